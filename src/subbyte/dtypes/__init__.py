@@ -1,0 +1,6 @@
+"""Data types: what they are, and which there are."""
+
+from subbyte.dtypes.data_type import DataType
+from subbyte.dtypes.registry import dtype, register_dtype, registered_dtypes
+
+__all__ = ["DataType", "dtype", "register_dtype", "registered_dtypes"]

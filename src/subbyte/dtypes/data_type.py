@@ -1,0 +1,171 @@
+"""What a data type is: a finite set of representable values, or a float that passes through."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from subbyte.errors import DataTypeError, nearest
+
+Kind = Literal["integer", "codebook", "float"]
+
+MAX_BITS = 8
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class DataType:
+    """A set of representable values and the codes that stand for them. Knows nothing of scales.
+
+    Integer: give `bits` (1..8) and `signed`; the range is the exact two's-complement or unsigned
+    one (int4 is -8..7). `narrow` drops the lowest value of a signed range (int4 narrow: -7..7).
+    Codebook: give `values`; code i stands for `values[i]`, in the order given; `bits` may be left out.
+    -0.0 and +0.0 are one value: its first code is the one that is written.
+    Float: give `bits` of 16 or 32 and nothing else; tensors of that type are not quantized.
+
+    Args:
+        name: letters, digits and underscores, starting with a letter.
+        bits: bits that one code takes.
+        signed: of an integer range.
+        narrow: of a signed integer range.
+        values: of a codebook, finite and distinct.
+        algorithm: the calibration algorithm used where a request names none.
+
+    Raises:
+        DataTypeError: the description contradicts itself; the message says why.
+    """
+
+    name: str
+    bits: int = 0
+    signed: bool | None = None
+    narrow: bool = False
+    values: tuple[float, ...] | None = None
+    algorithm: str = "minmax"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise self._error("a name is letters, digits and underscores, starting with a letter")
+        if not isinstance(self.bits, int) or isinstance(self.bits, bool):
+            raise self._error(f"bits must be a whole number, not {self.bits!r}")
+        if not isinstance(self.algorithm, str):
+            raise self._error(f"algorithm must be a name, not {self.algorithm!r}")
+        if self.values is not None:
+            self._check_codebook()
+        elif self.bits in (16, 32) and self.signed is None:
+            if self.narrow:
+                raise self._error("narrow belongs to signed integer types")
+        else:
+            self._check_integer()
+
+    def _error(self, reason: str) -> DataTypeError:
+        return DataTypeError(f"data type {self.name!r}: {reason}")
+
+    def _check_integer(self) -> None:
+        if self.bits == 0:
+            raise self._error("it has no values: give bits and signed, or a table of values")
+        if not 1 <= self.bits <= MAX_BITS:
+            raise self._error(f"bits must be 1..{MAX_BITS}, not {self.bits}")
+        if not isinstance(self.signed, bool) or not isinstance(self.narrow, bool):
+            raise self._error("an integer type needs signed: true or false (and narrow, if given, the same)")
+        if self.narrow and not self.signed:
+            raise self._error("narrow belongs to signed integer types")
+        if self.narrow and self.bits == 1:
+            raise self._error("a narrow 1-bit range holds only the value 0")
+
+    def _check_codebook(self) -> None:
+        if self.signed is not None or self.narrow:
+            raise self._error("signed and narrow describe integer types; a table of values needs neither")
+        try:
+            table = tuple(float(value) for value in self.values or ())
+        except (TypeError, ValueError) as error:
+            raise self._error(f"values must be numbers ({error})") from None
+        if not table:
+            raise self._error("it has no values")
+        if not all(math.isfinite(value) for value in table):
+            raise self._error("every value must be finite")
+        if len(table) == 1 or not any(table):
+            raise self._error("it needs at least two values, one of them not zero")
+        # 0.0 == -0.0, so the two zeros of a sign-magnitude format count once here.
+        others = [value for value in table if value != 0.0]
+        zeros = [math.copysign(1.0, value) for value in table if value == 0.0]
+        repeated = sorted({value for value in others if others.count(value) > 1})
+        if repeated or len(zeros) != len(set(zeros)):
+            raise self._error(f"a value stands twice in the table: {repeated or [0.0]}")
+        needed = (len(table) - 1).bit_length()
+        if needed > MAX_BITS:
+            raise self._error(f"{len(table)} values do not fit in {MAX_BITS} bits")
+        if self.bits not in (0,) and not needed <= self.bits <= MAX_BITS:
+            raise self._error(f"{len(table)} values need {needed} to {MAX_BITS} bits, not {self.bits}")
+        object.__setattr__(self, "values", table)
+        object.__setattr__(self, "bits", self.bits or needed)
+
+    @classmethod
+    def from_dict(cls, name: str, fields: Mapping[str, Any]) -> "DataType":
+        """Build from one entry of a capability file's `dtypes`.
+
+        Raises:
+            DataTypeError: a key is unknown, or as for the constructor.
+        """
+        allowed = ("bits", "signed", "narrow", "values", "algorithm")
+        if not isinstance(fields, Mapping):
+            raise DataTypeError(f"data type {name!r}: expected {{bits: ..., signed: ...}} or {{values: [...]}}")
+        for key in fields:
+            if key not in allowed:
+                raise DataTypeError(
+                    f"data type {name!r}: unknown key {key!r}{nearest(key, allowed)} (allowed: {', '.join(allowed)})"
+                )
+        given = dict(fields)
+        if isinstance(given.get("values"), str):
+            raise DataTypeError(f"data type {name!r}: values must be a list of numbers")
+        if given.get("values") is not None:
+            try:
+                given["values"] = tuple(given["values"])
+            except TypeError:
+                raise DataTypeError(f"data type {name!r}: values must be a list of numbers") from None
+        return cls(name, **given)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that `from_dict` needs to build an equal type."""
+        if self.kind == "codebook":
+            return {"bits": self.bits, "values": list(self.values or ()), "algorithm": self.algorithm}
+        if self.kind == "float":
+            return {"bits": self.bits}
+        return {"bits": self.bits, "signed": self.signed, "narrow": self.narrow, "algorithm": self.algorithm}
+
+    @property
+    def kind(self) -> Kind:
+        if self.values is not None:
+            return "codebook"
+        return "float" if self.signed is None else "integer"
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def qmin(self) -> int:
+        """The smallest code: of an integer type its smallest value, of a codebook 0."""
+        return -(1 << (self.bits - 1)) + self.narrow if self.signed else 0
+
+    @property
+    def qmax(self) -> int:
+        """The largest code: of an integer type its largest value, of a codebook its last index."""
+        if self.values is not None:
+            return len(self.values) - 1
+        return (1 << (self.bits - 1)) - 1 if self.signed else (1 << self.bits) - 1
+
+    @property
+    def max_magnitude(self) -> float:
+        """The largest |value|."""
+        if self.values is not None:
+            return max(abs(value) for value in self.values)
+        return float(max(abs(self.qmin), abs(self.qmax)))
+
+    @property
+    def has_integer_values(self) -> bool:
+        """Whether every value is a whole number, so that sums of products are exact."""
+        return self.values is None or all(value.is_integer() for value in self.values)
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,49 @@
+"""Everything Subbyte raises on bad input: one small hierarchy."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class SubbyteError(Exception):
+    """Base of all errors of this library. The message says what was wrong, where, and what to do."""
+
+
+class DataTypeError(SubbyteError):
+    """A data type that cannot be: no values, duplicates, too few bits, a name that is taken or unknown."""
+
+
+class ConfigError(SubbyteError):
+    """A request that is misspelt, matches nothing, contradicts itself, or that the capability does not allow."""
+
+
+class CapabilityError(SubbyteError):
+    """A capability file that cannot be read or does not follow the schema."""
+
+
+class CalibrationError(SubbyteError):
+    """Calibration data that is missing, empty, of the wrong shape, or not finite."""
+
+
+class ModelError(SubbyteError):
+    """A model that cannot be quantized as it is: already quantized, no ops, parametrized weights."""
+
+
+class UnseenOpError(SubbyteError):
+    """A quantized model took a path that no calibration batch took; running it in float would be silent."""
+
+
+class CheckpointError(SubbyteError):
+    """A checkpoint that is damaged, of another version, or of another model."""
+
+
+def nearest(word: str, allowed: Iterable[str]) -> str:
+    """The hint of an error message: `; did you mean 'X'?`, or nothing when no spelling is near."""
+    choices = [str(choice) for choice in allowed]
+    lowered = {choice.lower(): choice for choice in choices}
+    matches = difflib.get_close_matches(str(word).lower(), list(lowered), n=1, cutoff=0.5)
+    return f"; did you mean {lowered[matches[0]]!r}?" if matches else ""
+
+
+def listing(names: Iterable[str]) -> str:
+    """Names in a stable order, for 'allowed: ...' in messages."""
+    return ", ".join(sorted({str(name) for name in names})) or "nothing"

@@ -1,0 +1,106 @@
+"""What one operator is, and what it gets."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from subbyte.errors import ConfigError, nearest
+from subbyte.spec.tensor_spec import TensorSpec, check_keys
+
+QuantMode = Literal["static", "dynamic", "weight_only", "quant_aware"]
+Role = Literal["weighted", "matmul", "other"]
+Position = Literal["first", "last"]
+
+_TENSORS = ("weight", "activation", "bias", "output")
+
+
+@dataclass(frozen=True)
+class OpInfo:
+    """One operator of a model, as configuration sees it.
+
+    Args:
+        name: its path, as in `layer1.0.conv1`; of a functional op its scope and function, as in `layer1.0.add`.
+        type: as in `Conv2d` or `add`.
+        role: `weighted` (has a weight), `matmul` (multiplies two activations), `other`.
+        positions: `first` and `last`, by data flow; empty where no forward was recorded.
+        depthwise: a convolution with as many groups as input channels.
+    """
+
+    name: str
+    type: str
+    role: Role
+    positions: frozenset[Position] = frozenset()
+    depthwise: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.name, self.type)
+
+
+@dataclass(frozen=True)
+class OpConfig:
+    """What one operator gets. A tensor that is None, or of a float dtype, is not quantized.
+
+    Args:
+        weight: its weight.
+        activation: its inputs.
+        bias: fp32 unless said otherwise.
+        output: its output, where a backend asks for it.
+        quant_mode: when activations get their range: `static` (calibration), `dynamic` (each forward),
+            `weight_only` (never: they stay float), `quant_aware` (training).
+    """
+
+    weight: TensorSpec | None = None
+    activation: TensorSpec | None = None
+    bias: TensorSpec | None = None
+    output: TensorSpec | None = None
+    quant_mode: QuantMode = "static"
+
+    def __post_init__(self) -> None:
+        if self.quant_mode not in get_args(QuantMode):
+            modes = get_args(QuantMode)
+            raise ConfigError(
+                f"quant_mode {self.quant_mode!r} is unknown{nearest(self.quant_mode, modes)} "
+                f"(allowed: {', '.join(modes)})"
+            )
+
+    @property
+    def is_float(self) -> bool:
+        """Whether nothing of the op is quantized."""
+        return all(spec is None or spec.is_float for spec in (self.weight, self.activation, self.output))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "OpConfig":
+        """Build from `{'weight': {...}, 'activation': {...}, 'quant_mode': ...}`.
+
+        `quant_mode` inside `activation` is accepted and hoisted.
+
+        Raises:
+            ConfigError: an unknown key, or two quant_modes.
+        """
+        check_keys(values, [*_TENSORS, "quant_mode"], "op configuration")
+        given = {name: dict(values[name]) for name in _TENSORS if values.get(name) is not None}
+        modes = {spec.pop("quant_mode") for spec in given.values() if "quant_mode" in spec}
+        modes |= {values["quant_mode"]} if "quant_mode" in values else set()
+        if len(modes) > 1:
+            raise ConfigError(f"op configuration names two quant_modes: {', '.join(sorted(modes))}")
+        specs = {name: TensorSpec.from_dict(spec) for name, spec in given.items()}
+        return cls(**specs, quant_mode=modes.pop() if modes else "static")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; `from_dict` gives an equal configuration."""
+        specs = {name: getattr(self, name) for name in _TENSORS}
+        plain = {name: spec.to_dict() for name, spec in specs.items() if spec is not None}
+        return plain | {"quant_mode": self.quant_mode}
+
+    def with_axes(self, channel_axis: int, group_axis: int) -> "OpConfig":
+        """The same configuration with the weight's axis filled in."""
+        if self.weight is None:
+            return self
+        return replace(self, weight=self.weight.with_axis(channel_axis, group_axis))
+
+    def __str__(self) -> str:
+        if self.is_float:
+            return "fp32"
+        parts = [f"w:{self.weight}" if self.weight else "", f"a:{self.activation}" if self.activation else ""]
+        return " ".join([*filter(None, parts), self.quant_mode])

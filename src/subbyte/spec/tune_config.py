@@ -1,0 +1,60 @@
+"""One configuration of a whole model: the currency between configuration, tuning, adaptor and report."""
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from subbyte.errors import ConfigError
+from subbyte.spec.op import OpConfig
+from subbyte.spec.tensor_spec import check_keys
+
+OpKey = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class TuneConfig:
+    """`{'op': {(name, type): OpConfig}}`: what every op of a model gets, decided before data is seen.
+
+    Args:
+        op: by (name, type).
+        sources: for every op and field, the rule that set it (`explain` prints it); not part of equality.
+    """
+
+    op: Mapping[OpKey, OpConfig]
+    sources: Mapping[OpKey, Mapping[str, str]] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "TuneConfig":
+        """Build from `{'op': {('conv', 'Conv2d'): {'weight': {...}, ...}}}`; keys may be written as text.
+
+        Raises:
+            ConfigError: a key that is no (name, type) pair, or as for OpConfig.
+        """
+        check_keys(values, ["op"], "tune configuration")
+        if not isinstance(values.get("op"), Mapping):
+            raise ConfigError("tune configuration: 'op' must map (name, type) to a configuration")
+        configs = {}
+        for key, config in values["op"].items():
+            name, op_type = _op_key(key)
+            try:
+                built = config if isinstance(config, OpConfig) else OpConfig.from_dict(config)
+            except ConfigError as error:
+                raise ConfigError(f"op {name!r} ({op_type}): {error}") from None
+            configs[name, op_type] = built
+        return cls(configs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, with tuples as keys; `from_dict` gives an equal configuration."""
+        return {"op": {key: config.to_dict() for key, config in self.op.items()}}
+
+
+def _op_key(key: Any) -> OpKey:
+    if isinstance(key, str) and key.startswith("("):
+        try:
+            key = ast.literal_eval(key)
+        except (ValueError, SyntaxError):
+            raise ConfigError(f"tune configuration: {key!r} is no (name, type) pair") from None
+    if not (isinstance(key, tuple | list) and len(key) == 2 and all(isinstance(part, str) for part in key)):
+        raise ConfigError(f"tune configuration: {key!r} is no (name, type) pair")
+    return (key[0], key[1])
