@@ -1,0 +1,171 @@
+"""Turning the ops of a copied model into prepared ones, one op at a time."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
+from subbyte.adaptor.pytorch.functional_mode import FunctionalScope, ScopedModule
+from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_TYPES
+from subbyte.adaptor.pytorch.graph import Call, Op
+from subbyte.adaptor.pytorch.inputs import InputQuantizers, Slots
+from subbyte.adaptor.pytorch.modules import WeightedHandler, handler_of
+from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted, QuantizedModule
+from subbyte.adaptor.pytorch.quantizer import sqnr
+from subbyte.adaptor.pytorch.state import QuantizationState
+from subbyte.adaptor.pytorch.swap import swap
+from subbyte.adaptor.pytorch.weight import WeightQuantizer, fold_into, folds_first
+from subbyte.errors import ConfigError
+from subbyte.numerics import dequantize, quantize
+from subbyte.spec import OpConfig
+
+
+def attach(model: nn.Module, state: QuantizationState, names: Iterable[str]) -> None:
+    """Prepare the named ops as state.config says; those that stay float are left alone.
+
+    Raises:
+        ConfigError: an op cannot have what it is configured to.
+        ModelError: a module cannot be quantized.
+    """
+    ops = [state.graph.ops[name] for name in names]
+    for op in ops:
+        config = state.requested(op.info.key)
+        if op.kind == "module" and config is not None and not config.is_float:
+            _attach_module(model, state, op, config)
+    if _has_functional(state):
+        for op in ops:
+            if op.kind == "function":
+                _attach_function(model, state, op)
+        for scope, order in state.graph.order.items():
+            _scope(model, state, scope).order = order
+        _scope(model, state, "")  # sees functions of modules that had none when recorded
+
+
+def _has_functional(state: QuantizationState) -> bool:
+    functions = (op for op in state.graph if op.kind == "function" and op.quantizable)
+    return any(_is_quantized(state.requested(op.info.key)) for op in functions)
+
+
+def _is_quantized(config: OpConfig | None) -> bool:
+    return config is not None and not config.is_float and config.quant_mode != "weight_only"
+
+
+def _attach_module(model: nn.Module, state: QuantizationState, op: Op, config: OpConfig) -> None:
+    module: Any = model.get_submodule(op.name)
+    if isinstance(module, QuantizedModule):
+        _add_calls(state, module.input_quantizers, op, config)
+        if op.norm and isinstance(module, PreparedWeighted) and not module.norm:
+            _fold_norm(model, module, op)
+            _calibrate_weight(state, module)
+        return
+    handler = handler_of(module)
+    assert handler is not None
+    handler.check(module, op.name)
+    module.handler, module.op_name, module.op_config = handler, op.name, config
+    module.input_quantizers = InputQuantizers(op.name, state.run)
+    _add_calls(state, module.input_quantizers, op, config)
+    if not isinstance(handler, WeightedHandler):
+        swap(module, QuantizedModule)
+        return
+    _attach_weight(module, handler, op, config)
+    _fold_norm(model, module, op)
+    _calibrate_weight(state, module)
+
+
+def _attach_weight(module: Any, handler: WeightedHandler, op: Op, config: OpConfig) -> None:
+    if config.bias is not None and not config.bias.is_float:
+        raise ConfigError(f"op {op.name!r}: a bias is kept in fp32; leave bias out of its configuration")
+    if config.output is not None and not config.output.is_float:
+        raise ConfigError(f"op {op.name!r}: outputs are quantized where they are read; leave output out")
+    if config.weight is None or config.weight.is_float:
+        raise ConfigError(f"op {op.name!r}: quantized activations need a quantized weight; give weight a dtype")
+    handler.check_spec(module, config.weight, op.name)
+    spec = config.weight.with_axis(handler.channel_axis, handler.group_axis)
+    module.weight_spec = spec
+    module.norm = ()
+    module.weight_quantizer = WeightQuantizer(op.name, spec).to(module.weight.device)
+    module.weight_quantizer.train(module.training)
+    swap(module, PreparedWeighted)
+
+
+def _fold_norm(model: nn.Module, module: Any, op: Op) -> None:
+    if op.norm:
+        norm = model.get_submodule(op.norm)
+        swap(norm, FoldedBatchNorm)
+        module.norm = (norm,)
+
+
+def _calibrate_weight(state: QuantizationState, module: Any) -> None:
+    weight, spec = module.weight.detach(), module.weight_spec
+    if module.norm and folds_first(spec):
+        factor, _ = module.norm[0].factor_and_bias(None)
+        weight = fold_into(weight, factor, module.handler)
+    module.weight_quantizer.calibrate(weight)
+    if weight.numel() <= 1 << 26:  # a figure of the report, not worth a second copy of a huge weight
+        params = module.weight_quantizer.weight_params
+        approximation = dequantize(quantize(weight, params, spec), params, spec)
+        state.weight_sqnr[module.op_name] = sqnr(weight.float(), approximation)
+
+
+def _add_calls(state: QuantizationState, inputs: InputQuantizers, op: Op, config: OpConfig) -> None:
+    spec = config.activation
+    weighted_lookup = op.role == "weighted" and spec is None
+    if spec is None or spec.is_float or config.quant_mode == "weight_only" or weighted_lookup:
+        inputs.always = ()
+        return
+    if config.quant_mode == "dynamic":
+        inputs.always = (state.input_quantizer(op.name, "0", None, spec, dynamic=True),)
+        return
+    for index, call in enumerate(op.calls):
+        slot = "0" if index == 0 else f"0@{index}"
+        if call.site not in inputs.by_site:
+            quantizer = state.input_quantizer(op.name, slot, call.producers[0], spec, dynamic=False)
+            inputs.by_site[call.site] = (quantizer,)
+
+
+def _attach_function(model: nn.Module, state: QuantizationState, op: Op) -> None:
+    scope = _scope(model, state, op.scope)
+    config = state.requested(op.info.key)
+    kind = FUNCTIONAL_TYPES[op.type]
+    for call in op.calls:
+        key = (op.type, call.site)
+        if key in scope.slots:
+            continue
+        count = 1 if kind.shares_params else len(call.producers)
+        if config is None or not _is_quantized(config) or not call.quantizable:
+            scope.slots[key] = (None,) * count
+        else:
+            scope.slots[key] = _slots(state, op, call, config, count)
+
+
+def _slots(state: QuantizationState, op: Op, call: Call, config: OpConfig, count: int) -> Slots:
+    assert config.activation is not None
+    dynamic = config.quant_mode == "dynamic"
+    shared = FUNCTIONAL_TYPES[op.type].shares_params
+    producers = (None,) if shared else call.producers
+    return tuple(
+        state.input_quantizer(op.name, str(slot), producers[slot], config.activation, dynamic=dynamic)
+        for slot in range(count)
+    )
+
+
+def _scope(model: nn.Module, state: QuantizationState, name: str) -> FunctionalScope:
+    module: Any = model.get_submodule(name)
+    if not isinstance(module, ScopedModule):
+        module.functional_scope = FunctionalScope(name, state.run)
+        swap(module, ScopedModule)
+    scope: FunctionalScope = module.functional_scope
+    return scope
+
+
+def merged_config(state: QuantizationState, resolved: Any, names: Iterable[str]) -> None:
+    """Add to state.config what was resolved for newly found ops; what is configured stays."""
+    keys = {state.graph.ops[name].info.key for name in names}
+    ops = dict(state.config.op)
+    ops |= {key: config for key, config in resolved.op.items() if key in keys and key not in ops}
+    sources = dict(state.config.sources) | {key: resolved.sources.get(key, {}) for key in keys if key not in ops}
+    state.config = replace(state.config, op=ops, sources=sources)
+
+

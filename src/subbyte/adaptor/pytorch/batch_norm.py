@@ -1,0 +1,63 @@
+"""BatchNorm behind a quantized op: normal while it trains, part of the op's scale and bias in eval()."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from subbyte.adaptor.pytorch.swap import Swapped, float_class
+
+
+class FoldedBatchNorm(Swapped):
+    """Mixin of a BatchNorm whose op applies it: in eval() its forward passes its input through.
+
+    The codes of a per-channel weight do not depend on it: with g = weight / sqrt(var + eps), an op's result
+    `sum * s + b` becomes `sum * (s g) + ((b - mean) g + bias)` (Jacob et al., 2018, section 3.2, with g kept
+    out of the weight).
+    """
+
+    training: bool
+    eps: float
+    running_mean: Tensor
+    running_var: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
+    num_batches_tracked: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        y: Tensor = float_class(self).forward(self, x)  # type: ignore[arg-type]
+        return y
+
+    def fold_inputs(self) -> list[Tensor | None]:
+        """Everything that tells whether the factor and the bias have changed."""
+        # The counter too: the statistics are updated by code that leaves their versions as they are.
+        return [self.running_mean, self.running_var, self.weight, self.bias, self.num_batches_tracked]
+
+    def factor_and_bias(self, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """g and `(bias - mean) g + norm bias`, [channels], computed in float64 and rounded once to fp32."""
+        factor = torch.rsqrt(self.running_var.detach().double() + self.eps)
+        if self.weight is not None:
+            factor = factor * self.weight.detach().double()
+        shift = -self.running_mean.detach().double()
+        if bias is not None:
+            shift = shift + bias.double()
+        shift = shift * factor
+        if self.bias is not None:
+            shift = shift + self.bias.detach().double()
+        return factor.float(), shift.float()
+
+
+class AbsorbedBatchNorm(Swapped):
+    """Mixin of a BatchNorm of a converted model: its op holds its factor and bias; nothing is left of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+    def absorb(self) -> None:
+        """Drop parameters and statistics."""
+        module: Any = self
+        for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
+            if name in module._parameters or name in module._buffers:
+                setattr(module, name, None)

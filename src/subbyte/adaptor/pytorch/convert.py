@@ -1,0 +1,91 @@
+"""convert: packed weights in place of float ones."""
+
+import copy
+from typing import Any
+
+from torch import nn
+
+from subbyte.adaptor.pytorch.batch_norm import AbsorbedBatchNorm, FoldedBatchNorm
+from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
+from subbyte.adaptor.pytorch.state import QuantizationState, state_of
+from subbyte.adaptor.pytorch.swap import swap
+from subbyte.adaptor.pytorch.weight import PackedWeight, folded, folds_first
+from subbyte.errors import ModelError
+from subbyte.spec import TensorSpec
+
+Packed = dict[tuple[int, TensorSpec], PackedWeight]
+
+
+def convert(prepared: nn.Module) -> nn.Module:
+    """A converted copy of a prepared model, in eval(): the same output, bit for bit, from packed weights.
+
+    Raises:
+        ModelError: the model is not prepared.
+    """
+    if state_of(prepared).converted:
+        raise ModelError("the model is converted already")
+    return convert_in_place(copy.deepcopy(prepared))
+
+
+def convert_in_place(prepared: nn.Module) -> nn.Module:
+    """`convert` without the copy: the prepared model becomes the converted one."""
+    state = state_of(prepared)
+    prepared.eval()
+    packed: Packed = {}
+    weighted = [module for module in prepared.modules() if isinstance(module, PreparedWeighted)]
+    for module in weighted:
+        _pack(module, packed)
+    for module in weighted:
+        _drop_float_weight(module, packed)
+    for module in list(prepared.modules()):
+        if isinstance(module, FoldedBatchNorm):
+            swap(module, AbsorbedBatchNorm)  # type: ignore[arg-type]
+            module.absorb()  # type: ignore[attr-defined]
+    _forget_calibration(state)
+    state.converted = True
+    return prepared
+
+
+def _pack(module: Any, packed: Packed) -> None:
+    norm = module.folded_norm
+    key = _key(module)
+    if key not in packed:
+        packed[key] = PackedWeight(module.weight_quantizer.packed(module, module.handler, norm), module.handler)
+    factor, bias = folded(module, norm)
+    if factor is not None and folds_first(module.weight_spec):
+        factor = None
+    if norm is not None:
+        module.bias = nn.Parameter(bias, requires_grad=False)
+    module.register_buffer("norm_factor", factor)
+
+
+def _key(module: Any) -> tuple[int, TensorSpec]:
+    # A weight that a BatchNorm was folded into is no longer the one that another op may share.
+    owner = module if module.norm and folds_first(module.weight_spec) else module.weight
+    return (id(owner), module.weight_spec)
+
+
+def _drop_float_weight(module: Any, packed: Packed) -> None:
+    weight = packed[_key(module)]
+    del module.weight_quantizer, module.norm, module.weight_spec
+    del module.weight
+    module.weight = weight
+    swap(module, ConvertedWeighted)
+
+
+def _forget_calibration(state: QuantizationState) -> None:
+    for quantizer in state.static_quantizers():
+        quantizer.statistics = quantizer.algorithm.statistics(quantizer.spec)
+
+
+def packed_weights(model: nn.Module) -> dict[str, Any]:
+    """`{op name: QuantizedTensor}` of a prepared or converted model."""
+    found: dict[str, Any] = {}
+    for module in model.modules():
+        if isinstance(module, ConvertedWeighted):
+            found[module.op_name] = module.weight.tensor
+        elif isinstance(module, PreparedWeighted):
+            found[module.op_name] = module.weight_quantizer.packed(module, module.handler, module.folded_norm)
+    return found
+
+

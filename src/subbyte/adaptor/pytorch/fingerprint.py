@@ -1,0 +1,12 @@
+"""What tells one model's structure from another's."""
+
+import hashlib
+
+from torch import nn
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A digest of module types, and of names and shapes of parameters and buffers; not of values."""
+    lines = [f"{name}:{type(module).__qualname__}" for name, module in model.named_modules()]
+    lines += [f"{name}:{tuple(tensor.shape)}" for name, tensor in model.state_dict().items()]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

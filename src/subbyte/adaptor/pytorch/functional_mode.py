@@ -1,0 +1,89 @@
+"""Quantizing the torch functions that a module's own code calls."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from subbyte.adaptor.pytorch.call_site import call_site
+from subbyte.adaptor.pytorch.composites import COMPOSITES
+from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_OPS
+from subbyte.adaptor.pytorch.inputs import Slots
+from subbyte.adaptor.pytorch.phase import Run
+from subbyte.adaptor.pytorch.quantizer import InputQuantizer
+from subbyte.adaptor.pytorch.swap import Swapped, float_class
+from subbyte.errors import UnseenOpError
+
+SiteKey = tuple[str, str]  # type of op, place
+
+
+@dataclass
+class FunctionalScope:
+    """The functional ops of one module's code.
+
+    Args:
+        name: of the module; empty for the model itself.
+        run: what the model's forward is for.
+        slots: the quantizers of each known op; an op that stays float has None in every slot.
+        order: the ops in the order one forward ran them; torch.compile, which sees no places, goes by it.
+    """
+
+    name: str
+    run: Run
+    slots: dict[SiteKey, Slots] = field(default_factory=dict)
+    order: list[SiteKey] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[InputQuantizer]:
+        for slots in self.slots.values():
+            yield from (slot for slot in slots if slot is not None)
+
+
+class FunctionalMode(TorchFunctionMode):
+    """Active while a scope's forward runs; sends each known op to its quantizers, refuses unknown ones."""
+
+    def __init__(self, scope: FunctionalScope) -> None:
+        super().__init__()
+        self.scope = scope
+        self.calls = 0
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function in COMPOSITES:
+            with self:
+                return COMPOSITES[function](*args, **kwargs)
+        op = FUNCTIONAL_OPS.get(function)
+        if op is None or not op.inputs(args, kwargs):
+            return function(*args, **kwargs)
+        key = self._key(op.op_type, function.__name__)
+        if key not in self.scope.slots:
+            raise UnseenOpError(
+                f"{op.op_type} in {self.scope.name or 'the model'} at {key[1]} was reached by no calibration batch; "
+                "add a batch that takes this path to the calibration data"
+            )
+        with torch._C.DisableTorchFunction():
+            return op.run(function, args, kwargs, self.scope.slots[key])
+
+    def _key(self, op_type: str, function_name: str) -> SiteKey:
+        if not torch.compiler.is_compiling():
+            return (op_type, call_site(function_name))
+        if self.calls < len(self.scope.order) and self.scope.order[self.calls][0] == op_type:
+            self.calls += 1
+            return self.scope.order[self.calls - 1]
+        return (op_type, f"call {self.calls} under torch.compile")
+
+
+class ScopedModule(Swapped):
+    """Mixin of a module whose own code calls functional ops."""
+
+    functional_scope: FunctionalScope
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        forward = float_class(self).forward  # type: ignore[arg-type]
+        if self.functional_scope.run.phase == "bypass":
+            return forward(self, *args, **kwargs)
+        with FunctionalMode(self.functional_scope):
+            return forward(self, *args, **kwargs)

@@ -1,0 +1,233 @@
+"""The torch functions that are ops of their own: which, what of them is quantized, how they compute."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from subbyte.adaptor.pytorch.inputs import Slots, quantized, snapped
+from subbyte.adaptor.pytorch.quantizer import InputQuantizer
+from subbyte.numerics import accumulator, rescale
+from subbyte.spec import Role
+
+Function = Callable[..., Any]
+
+
+class FunctionalOp(ABC):
+    """One kind of torch function. Holds no state.
+
+    Class attributes:
+        shares_params: whether all inputs have one quantizer (cat).
+        needs_all: whether the op is quantized only where every tensor input descends from a weighted op:
+            so masks, position tables and other constants that are added or multiplied stay as they are.
+    """
+
+    op_type: ClassVar[str]
+    role: ClassVar[Role] = "other"
+    shares_params: ClassVar[bool] = False
+    needs_all: ClassVar[bool] = True
+
+    @abstractmethod
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        """The tensors that are quantized, one for each slot; fewer than two of add or mul mean: not an op."""
+
+    @abstractmethod
+    def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
+        """The function of the quantized inputs."""
+
+    def slot_count(self, inputs: list[Tensor]) -> int:
+        """How many quantizers the op has."""
+        return 1 if self.shares_params else len(inputs)
+
+    def macs(self, inputs: list[Tensor], output: Tensor) -> int:
+        """Multiply-accumulates of one call."""
+        return 0
+
+
+class Elementwise(FunctionalOp):
+    """Two tensors met element by element: `add`, `mul`."""
+
+    def __init__(self, op_type: str) -> None:
+        self.op_type = op_type  # type: ignore[misc]
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        operands = [*args[:2], *([kwargs["other"]] if "other" in kwargs else [])]
+        tensors = [x for x in operands if isinstance(x, Tensor) and x.is_floating_point() and x.ndim > 0]
+        return tensors if len(tensors) == 2 else []
+
+    def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
+        first, second = self.inputs(args, kwargs)
+        a, b = quantized(first, slots[0]), quantized(second, slots[1])
+        rest = {key: value for key, value in kwargs.items() if key not in ("other", "out")}
+        result = _plain(function, self.op_type)(a, b, *args[2:], **rest)
+        if _is_in_place(function):
+            return first.copy_(result)
+        return result
+
+
+class Concatenation(FunctionalOp):
+    """`cat`: inputs share one quantizer, so codes are joined as they are."""
+
+    op_type = "cat"
+    shares_params = True
+    needs_all = False
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        tensors = list(args[0] if args else kwargs["tensors"])
+        return tensors if all(x.is_floating_point() for x in tensors) else []
+
+    def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
+        tensors = [quantized(x, slots[0]) for x in self.inputs(args, kwargs)]
+        rest = {key: value for key, value in kwargs.items() if key != "tensors"}
+        return function(tensors, *args[1:], **rest)
+
+
+class MatrixProduct(FunctionalOp):
+    """`matmul`, `bmm` of two activations: integers first."""
+
+    op_type = "matmul"
+    role = "matmul"
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        return [*args[:2], *(kwargs[key] for key in ("other", "mat2") if key in kwargs)]
+
+    def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
+        a, b = self.inputs(args, kwargs)
+        return product(a, b, slots[0], slots[1])
+
+    def macs(self, inputs: list[Tensor], output: Tensor) -> int:
+        return int(output.numel() * inputs[0].shape[-1])
+
+
+class Attention(FunctionalOp):
+    """`scaled_dot_product_attention`: two matrix products around a softmax; slots q, k, probabilities, v."""
+
+    op_type = "scaled_dot_product_attention"
+    role = "matmul"
+    names = ("query", "key", "value")
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        return [*args[:3], *(kwargs[name] for name in self.names[len(args) :] if name in kwargs)]
+
+    def slot_count(self, inputs: list[Tensor]) -> int:
+        return 4
+
+    def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
+        query, key, value = self.inputs(args, kwargs)
+        rest = dict(zip(("attn_mask", "dropout_p", "is_causal"), args[3:], strict=False)) | kwargs
+        scale = rest.get("scale") or 1.0 / math.sqrt(query.shape[-1])
+        if rest.get("enable_gqa"):
+            key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+            value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+        scores = product(query, key.transpose(-2, -1), slots[0], slots[1]) * scale
+        scores = self._masked(scores, rest.get("attn_mask"), bool(rest.get("is_causal")))
+        # A row that may look at nothing gives zeros, as PyTorch's own attention does.
+        probabilities = torch.softmax(scores, -1).masked_fill((scores == -math.inf).all(-1, keepdim=True), 0.0)
+        if rest.get("dropout_p"):
+            probabilities = F.dropout(probabilities, rest["dropout_p"])
+        return product(probabilities, value, slots[2], slots[3])
+
+    def _masked(self, scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+        if causal:
+            mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        if mask is None:
+            return scores
+        return scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+
+    def macs(self, inputs: list[Tensor], output: Tensor) -> int:
+        query, key, value = inputs
+        return int(query.numel() * key.shape[-2] + output.numel() * key.shape[-2])
+
+
+class Activation(FunctionalOp):
+    """A function of one tensor, computed in float on the quantized input."""
+
+    def __init__(self, op_type: str) -> None:
+        self.op_type = op_type  # type: ignore[misc]
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        x = args[0] if args else kwargs["input"]
+        return [x] if x.is_floating_point() else []
+
+    def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
+        (x,) = self.inputs(args, kwargs)
+        rest = {key: value for key, value in kwargs.items() if key != "input"}
+        in_place = _is_in_place(function) or rest.get("inplace")
+        value = quantized(x, slots[0])
+        if in_place and value is not x:
+            return x.copy_(function(value.clone(), *args[1:], **rest))
+        return function(value, *args[1:], **rest)
+
+
+class FloatOnly(FunctionalOp):
+    """A weighted function called with a parameter: shown in the report, and left float."""
+
+    needs_all = False
+
+    def __init__(self, op_type: str) -> None:
+        self.op_type = op_type  # type: ignore[misc]
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        return [args[0] if args else kwargs["input"]]
+
+    def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
+        return function(*args, **kwargs)
+
+
+def product(a: Tensor, b: Tensor, a_quantizer: InputQuantizer | None, b_quantizer: InputQuantizer | None) -> Tensor:
+    """`a @ b` of quantized inputs: an exact sum, then one multiply."""
+    if a_quantizer is None or b_quantizer is None or not a_quantizer.run.quantizes or a_quantizer.training:
+        return quantized(a, a_quantizer) @ quantized(b, b_quantizer)
+    a_grid, a_scale = snapped(a, a_quantizer)
+    b_grid, b_scale = snapped(b, b_quantizer)
+    assert a_scale is not None
+    assert b_scale is not None
+    if b_scale.ndim:  # a scale for each token of b runs along the sum
+        return (a_grid * a_scale @ (b_grid * b_scale)).to(a.dtype)
+    schemes = (a_quantizer, b_quantizer)
+    bound = a.shape[-1] * math.prod(each.scheme.max_grid(each.spec) for each in schemes)
+    integer = all(each.scheme.has_integer_grid(each.spec) for each in schemes)
+    kind = accumulator(bound, integer=integer)
+    return rescale(a_grid.to(kind) @ b_grid.to(kind), a_scale * b_scale, None).to(a.dtype)
+
+
+def _plain(function: Function, op_type: str) -> Function:
+    """The function that makes a new tensor, of one that may write into its first argument."""
+    return getattr(torch, op_type) if _is_in_place(function) else function
+
+
+def _is_in_place(function: Function) -> bool:
+    name = getattr(function, "__name__", "")
+    return name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
+
+
+_T = Tensor
+_ACTIVATIONS = ("gelu", "silu", "sigmoid", "tanh", "softmax", "hardswish", "hardsigmoid", "elu", "leaky_relu")
+_WEIGHTED = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+             "embedding", "bilinear")  # fmt: skip
+
+
+def _table() -> dict[Function, FunctionalOp]:
+    add, mul, matmul = Elementwise("add"), Elementwise("mul"), MatrixProduct()
+    attention, cat = Attention(), Concatenation()
+    table: dict[Function, FunctionalOp] = {F.scaled_dot_product_attention: attention}
+    table |= dict.fromkeys([torch.add, _T.add, _T.__add__, _T.__radd__, _T.__iadd__, _T.add_], add)
+    table |= dict.fromkeys([torch.mul, torch.multiply, _T.mul, _T.__mul__, _T.__rmul__, _T.__imul__, _T.mul_], mul)
+    table |= dict.fromkeys([torch.cat, torch.concat, torch.concatenate], cat)
+    table |= dict.fromkeys([torch.matmul, torch.bmm, _T.matmul, _T.bmm, _T.__matmul__], matmul)
+    for name in _ACTIVATIONS:
+        activation = Activation(name)
+        for holder in (F, torch, _T):
+            for spelling in (name, f"{name}_"):
+                if hasattr(holder, spelling):
+                    table[getattr(holder, spelling)] = activation
+    table |= {getattr(F, name): FloatOnly(name) for name in _WEIGHTED}
+    return table
+
+
+FUNCTIONAL_OPS = _table()
+FUNCTIONAL_TYPES = {op.op_type: op for op in FUNCTIONAL_OPS.values()}

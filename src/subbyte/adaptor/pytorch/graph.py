@@ -1,0 +1,91 @@
+"""What one or more recorded forwards tell of a model."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from subbyte.spec import OpInfo, Position, Role
+
+
+@dataclass(frozen=True)
+class Call:
+    """One place at which an op is called.
+
+    Args:
+        site: where in the code of the module that calls.
+        producers: for each slot what made the value, as a name that is stable from forward to forward; None
+            where nothing recorded did (a parameter, a constant).
+        quantizable: whether the values are of the kind that is quantized here (see FunctionalOp.needs_all).
+    """
+
+    site: str
+    producers: tuple[str | None, ...]
+    quantizable: bool = True
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operator as recorded.
+
+    Args:
+        name, type, role, depthwise: as in OpInfo.
+        kind: `module`, or `function` for a torch function called by a module's code.
+        scope: of a function, the module whose code calls it.
+        calls: where it is called; none for a module that no forward reached.
+        positions: `first`, `last`.
+        macs: multiply-accumulates for one sample.
+        norm: the BatchNorm that follows it and nothing else, or empty.
+    """
+
+    name: str
+    type: str
+    role: Role
+    kind: Literal["module", "function"]
+    scope: str = ""
+    calls: tuple[Call, ...] = ()
+    positions: frozenset[Position] = frozenset()
+    depthwise: bool = False
+    macs: int = 0
+    norm: str = ""
+
+    @property
+    def info(self) -> OpInfo:
+        return OpInfo(self.name, self.type, self.role, self.positions, self.depthwise)
+
+    @property
+    def quantizable(self) -> bool:
+        return self.kind == "module" or any(call.quantizable for call in self.calls)
+
+    def joined(self, other: "Op") -> "Op":
+        """This op with what another forward adds to it."""
+        known = {call.site for call in self.calls}
+        return replace(
+            self,
+            calls=(*self.calls, *(call for call in other.calls if call.site not in known)),
+            positions=self.positions | other.positions,
+            macs=self.macs or other.macs,
+            norm=self.norm if self.calls else other.norm,
+        )
+
+
+@dataclass
+class Graph:
+    """The ops of a model by name, in the order they first ran, and for each scope the order of its functions."""
+
+    ops: dict[str, Op] = field(default_factory=dict)
+    order: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+
+    def merge(self, other: "Graph") -> list[str]:
+        """Take in another forward's recording; returns the names of ops that are new or have new calls."""
+        changed = []
+        for name, op in other.ops.items():
+            before = self.ops.get(name)
+            self.ops[name] = op if before is None else before.joined(op)
+            if before is None or len(self.ops[name].calls) > len(before.calls):
+                changed.append(name)
+        for scope, sites in other.order.items():
+            self.order.setdefault(scope, sites)
+        return changed
+
+    def __iter__(self) -> Iterator[Op]:
+        return iter(self.ops.values())

@@ -1,0 +1,85 @@
+"""Which quantizers stand at the inputs of an op, for each place from which it is called."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from subbyte.adaptor.pytorch.call_site import call_site
+from subbyte.adaptor.pytorch.phase import Run
+from subbyte.adaptor.pytorch.quantizer import InputQuantizer
+from subbyte.errors import UnseenOpError
+
+Slots = tuple[InputQuantizer | None, ...]
+
+
+@dataclass
+class InputQuantizers:
+    """The quantizers of a module's inputs: the same at every call (dynamic, or none), or one set for each place.
+
+    Args:
+        name: of the op.
+        always: used whatever the place.
+        by_site: used at that place; an unknown place is refused.
+        run: what the model's forward is for.
+    """
+
+    name: str
+    run: Run
+    always: Slots | None = None
+    by_site: dict[str, Slots] = field(default_factory=dict)
+
+    def here(self) -> Slots:
+        """Those of the call being made.
+
+        Raises:
+            UnseenOpError: no recorded forward called the op from here.
+        """
+        if self.always is not None:
+            return self.always
+        if torch.compiler.is_compiling():
+            return self._only()
+        site = call_site()
+        if site not in self.by_site:
+            raise UnseenOpError(
+                f"op {self.name!r} is called from {site or 'outside a module'}, which no calibration batch did; "
+                "add a batch that takes this path to the calibration data"
+            )
+        return self.by_site[site]
+
+    def _only(self) -> Slots:
+        if len(self.by_site) != 1:
+            raise UnseenOpError(
+                f"op {self.name!r} is called from {len(self.by_site)} places, which torch.compile cannot tell "
+                "apart; compile around it, or run this model without torch.compile"
+            )
+        return next(iter(self.by_site.values()))
+
+    def __iter__(self) -> Iterator[InputQuantizer]:
+        for slots in (self.always or (), *self.by_site.values()):
+            yield from (slot for slot in slots if slot is not None)
+
+
+def quantized(x: Tensor, quantizer: InputQuantizer | None) -> Tensor:
+    """The value of x that an op computes with: quantized, or x itself while observing or where nothing stands."""
+    if quantizer is None or not is_active(quantizer, x):
+        return x
+    y: Tensor = quantizer(x)
+    return y
+
+
+def snapped(x: Tensor, quantizer: InputQuantizer | None) -> tuple[Tensor, Tensor | None]:
+    """Grid values of x and their scale; x itself and None while observing or where nothing stands."""
+    if quantizer is None or not is_active(quantizer, x):
+        return x, None
+    return quantizer.snap(x)
+
+
+def is_active(quantizer: InputQuantizer, x: Tensor) -> bool:
+    """Whether x is quantized now; while calibrating it is only observed."""
+    if not quantizer.run.quantizes:
+        quantizer.note(x)
+        return False
+    quantizer.check_calibrated()
+    return True

@@ -1,0 +1,23 @@
+"""Activation functions as modules: the input is quantized, the function is computed in float."""
+
+from typing import ClassVar
+
+from torch import nn
+
+from subbyte.adaptor.pytorch.modules.handler import ModuleHandler
+from subbyte.adaptor.pytorch.modules.registry import register_module
+
+
+class ActivationHandler(ModuleHandler):
+    """A function of one tensor, element by element or along an axis."""
+
+    op_type: ClassVar[str]
+
+    def __init__(self, op_type: str) -> None:
+        self.op_type = op_type  # type: ignore[misc]  # one class serves every function
+
+
+for _activation in (
+    nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Softmax, nn.Hardswish, nn.Hardsigmoid, nn.ELU, nn.LeakyReLU,
+):  # fmt: skip
+    register_module(_activation, ActivationHandler(_activation.__name__))

@@ -1,0 +1,105 @@
+"""Convolutions of one, two and three dimensions, and their transposes."""
+
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from subbyte.adaptor.pytorch.modules.handler import WeightedHandler
+from subbyte.adaptor.pytorch.modules.registry import register_module
+from subbyte.errors import ConfigError
+from subbyte.spec import TensorSpec
+
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+class _SpatialHandler(WeightedHandler):
+    def __init__(self, op_type: str, dimensions: int) -> None:
+        self.op_type = op_type  # type: ignore[misc]  # one class serves three types
+        self.dimensions = dimensions
+        self.norm_types = (_NORMS[dimensions - 1],)  # type: ignore[misc]
+
+    def over_output(self, vector: Tensor) -> Tensor:
+        return vector.reshape(-1, *[1] * self.dimensions)
+
+
+class ConvolutionHandler(_SpatialHandler):
+    """`Conv1d/2d/3d`, weight [out, in / groups, *kernel]; a group is n input channels of one output and tap."""
+
+    def apply(self, module: Any, x: Tensor, weight: Tensor, *extra: Any) -> Tensor:
+        y: Tensor = module._conv_forward(x, weight, None)
+        return y
+
+    def macs(self, module: Any, inputs: tuple[Any, ...], output: Tensor) -> int:
+        return int(output.numel() * prod(module.weight.shape[1:]))
+
+    def is_depthwise(self, module: Any) -> bool:
+        return bool(module.groups == module.in_channels > 1)
+
+    def group_terms(
+        self, module: Any, x: Tensor, grid: Tensor, scale: Tensor, size: int
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        channels = x.unflatten(-1 - self.dimensions, (module.groups, -1))
+        for group in range(scale.shape[1]):
+            part = slice(group * size, (group + 1) * size)
+            x_part = channels[(..., part, *[slice(None)] * self.dimensions)].flatten(-2 - self.dimensions, -1 - self.dimensions)
+            for tap in product(*(range(length) for length in grid.shape[2:])):
+                yield x_part, _only(grid[:, part], tap), scale[(slice(None), group, *tap)]
+
+
+class TransposedConvolutionHandler(_SpatialHandler):
+    """`ConvTranspose1d/2d/3d`, weight [in, out / groups, *kernel]."""
+
+    channel_axis = 1
+    group_axis = 0
+
+    def check_spec(self, module: Any, spec: TensorSpec, name: str) -> None:
+        super().check_spec(module, spec, name)
+        if spec.granularity.kind == "per_group" and module.groups > 1:
+            raise ConfigError(f"op {name!r}: per_group is not defined for a transposed convolution with groups")
+
+    def apply(self, module: Any, x: Tensor, weight: Tensor, *extra: Any) -> Tensor:
+        output_size = extra[0] if extra else None
+        padding = module._output_padding(
+            x, output_size, module.stride, module.padding, module.kernel_size, self.dimensions, module.dilation
+        )
+        function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[self.dimensions - 1]
+        return function(
+            x, weight, None, module.stride, module.padding, padding, module.groups, module.dilation
+        )
+
+    def macs(self, module: Any, inputs: tuple[Any, ...], output: Tensor) -> int:
+        return int(inputs[0].numel() * prod(module.weight.shape[1:]))
+
+    def output_channels(self, module: Any) -> int:
+        return int(module.out_channels)
+
+    def channel_scale(self, module: Any, scale: Tensor) -> Tensor:
+        return scale.reshape(-1).repeat(module.groups) if scale.ndim else scale
+
+    def group_terms(
+        self, module: Any, x: Tensor, grid: Tensor, scale: Tensor, size: int
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for group in range(scale.shape[0]):
+            part = slice(group * size, (group + 1) * size)
+            x_part = x[(..., part, *[slice(None)] * self.dimensions)]
+            for tap in product(*(range(length) for length in grid.shape[2:])):
+                yield x_part, _only(grid[part], tap), scale[(group, slice(None), *tap)]
+
+
+def _only(weight: Tensor, tap: tuple[int, ...]) -> Tensor:
+    """The weight with every kernel tap but one set to zero."""
+    kept = torch.zeros_like(weight)
+    index = (slice(None), slice(None), *tap)
+    kept[index] = weight[index]
+    return kept
+
+
+for _dimensions, _convolution in enumerate((nn.Conv1d, nn.Conv2d, nn.Conv3d), start=1):
+    register_module(_convolution, ConvolutionHandler(_convolution.__name__, _dimensions))
+for _dimensions, _transposed in enumerate((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), start=1):
+    register_module(_transposed, TransposedConvolutionHandler(_transposed.__name__, _dimensions))

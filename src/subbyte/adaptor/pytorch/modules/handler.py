@@ -1,0 +1,79 @@
+"""What the adaptor must know of a module type to quantize it; adding a type is one small file."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from subbyte.errors import ConfigError, ModelError
+from subbyte.spec import Role, TensorSpec
+
+
+class ModuleHandler(ABC):
+    """One type of module. Handlers hold no state: everything is in the module."""
+
+    op_type: ClassVar[str]
+    role: ClassVar[Role] = "other"
+
+    def check(self, module: nn.Module, name: str) -> None:
+        """Refuse a module of this type that cannot be quantized.
+
+        Raises:
+            ModelError: why.
+        """
+
+    def macs(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> int:
+        """Multiply-accumulates of the recorded call."""
+        return 0
+
+    def is_depthwise(self, module: nn.Module) -> bool:
+        """Whether each output channel reads one input channel."""
+        return False
+
+
+class WeightedHandler(ModuleHandler):
+    """A type with a weight: a linear map of its input, plus a bias for each output channel."""
+
+    role = "weighted"
+    channel_axis: ClassVar[int] = 0
+    group_axis: ClassVar[int] = 1
+    takes_activation: ClassVar[bool] = True
+    norm_types: ClassVar[tuple[type[nn.Module], ...]] = ()
+
+    @abstractmethod
+    def apply(self, module: Any, x: Tensor, weight: Tensor, *extra: Any) -> Tensor:
+        """The linear map, without bias. `extra`: what else the module's forward takes."""
+
+    def check_spec(self, module: Any, spec: TensorSpec, name: str) -> None:
+        """Refuse a weight spec that this module cannot have.
+
+        Raises:
+            ConfigError: why.
+        """
+        axis = spec.with_axis(self.channel_axis, self.group_axis).axis
+        expected = {"per_channel": self.channel_axis, "per_group": self.group_axis}.get(spec.granularity.kind)
+        if expected is not None and axis != expected:
+            raise ConfigError(
+                f"op {name!r}: a {self.op_type} weight has its scales {spec.granularity} along axis {expected}, not {axis}"
+            )
+        if spec.granularity.kind == "per_token":
+            raise ConfigError(f"op {name!r}: a weight has no tokens; use per_tensor, per_channel or per_group(n)")
+
+    def output_channels(self, module: Any) -> int:
+        """How many output channels there are."""
+        return int(module.weight.shape[self.channel_axis])
+
+    def channel_scale(self, module: Any, scale: Tensor) -> Tensor:
+        """The weight's scale (per tensor or per channel) for each output channel: [] or [channels]."""
+        return scale.reshape(-1) if scale.ndim else scale
+
+    def over_output(self, vector: Tensor) -> Tensor:
+        """A value per output channel [channels], in a shape that broadcasts against the output."""
+        return vector
+
+    @abstractmethod
+    def group_terms(
+        self, module: Any, x: Tensor, grid: Tensor, scale: Tensor, size: int
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The groups of a per_group weight in storage order: input part, weight part, scale [channels]."""

@@ -1,0 +1,169 @@
+"""The classes that quantized modules are swapped to, and how they compute."""
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
+from subbyte.adaptor.pytorch.inputs import InputQuantizers, quantized, snapped
+from subbyte.adaptor.pytorch.modules import WeightedHandler
+from subbyte.adaptor.pytorch.quantizer import InputQuantizer
+from subbyte.adaptor.pytorch.swap import Swapped, float_class
+from subbyte.adaptor.pytorch.weight import (
+    PackedWeight,
+    WeightOperand,
+    WeightQuantizer,
+    fold_into,
+    folded,
+    folds_first,
+)
+from subbyte.numerics import accumulator, rescale, scheme_of
+from subbyte.spec import OpConfig, TensorSpec
+
+
+class QuantizedModule(Swapped):
+    """Mixin of a module whose input is quantized and whose function is computed in float."""
+
+    op_name: str
+    op_config: OpConfig
+    input_quantizers: InputQuantizers
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        with torch._C.DisableTorchFunction():
+            x, *extra = (*args, *kwargs.values())
+            slots = self.input_quantizers.here()
+            return self.compute(x, slots[0] if slots else None, *extra)
+
+    def compute(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
+        """The function of the quantized input."""
+        y: Tensor = float_class(self).forward(self, quantized(x, quantizer), *extra)  # type: ignore[arg-type]
+        return y
+
+
+class WeightedModule(QuantizedModule):
+    """Mixin of a module with a quantized weight: integers first.
+
+    `y = (sum (qx - zx)(qw - zw)) * (sx * sw) + b`; the groups of a per_group weight are added in order.
+    """
+
+    handler: WeightedHandler
+    weight_spec: TensorSpec
+
+    @abstractmethod
+    def operand(self) -> WeightOperand:
+        """The weight, ready for use."""
+
+    def compute(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
+        operand = self.operand()
+        if not self.handler.takes_activation:
+            return self.handler.apply(self, x, operand.values(self.weight_spec, self.handler))
+        grid, scale = snapped(x, quantizer)
+        if quantizer is None or scale is None:
+            return self.on_float_input(x, operand, *extra)
+        kind = self.accumulator(operand, quantizer)
+        inputs, weight = grid.to(kind), operand.grid.to(kind)
+        if self.weight_spec.granularity.kind == "per_group":
+            y = self.sum_of_groups(inputs, weight, scale, operand, *extra)
+        else:
+            total = self.handler.apply(self, inputs, weight, *extra)
+            weight_scale = operand.scale
+            if weight_scale.ndim:
+                weight_scale = self.handler.over_output(weight_scale)
+            y = rescale(total, scale * weight_scale, self.bias_over_output(operand))
+        return y.to(x.dtype)
+
+    def on_float_input(self, x: Tensor, operand: WeightOperand, *extra: Any) -> Tensor:
+        """A float input meets the dequantized weight."""
+        weight = operand.values(self.weight_spec, self.handler).to(x.dtype)
+        y = self.handler.apply(self, x, weight, *extra)
+        bias = self.bias_over_output(operand)
+        return y if bias is None else y + bias.to(y.dtype)
+
+    def sum_of_groups(
+        self, inputs: Tensor, weight: Tensor, scale: Tensor, operand: WeightOperand, *extra: Any
+    ) -> Tensor:
+        """Each group exact, scaled by its own scale, and added in storage order."""
+        size = self.weight_spec.granularity.group_size
+        result: Tensor | None = None
+        for x, w, w_scale in self.handler.group_terms(self, inputs, weight, operand.scale, size):
+            total = self.handler.apply(self, x, w, *extra)
+            term = rescale(total, scale * self.handler.over_output(w_scale), None)
+            result = term if result is None else result + term
+        assert result is not None
+        bias = self.bias_over_output(operand)
+        return result if bias is None else result + bias
+
+    def accumulator(self, operand: WeightOperand, quantizer: InputQuantizer) -> torch.dtype:
+        """The float type in which every sum of this op is exact."""
+        scheme = scheme_of(self.weight_spec)
+        integer = scheme.has_integer_grid(self.weight_spec) and quantizer.scheme.has_integer_grid(quantizer.spec)
+        return accumulator(operand.magnitude * quantizer.scheme.max_grid(quantizer.spec), integer=integer)
+
+    def bias_over_output(self, operand: WeightOperand) -> Tensor | None:
+        """The bias in a shape that broadcasts against the output."""
+        return None if operand.bias is None else self.handler.over_output(operand.bias)
+
+
+class PreparedWeighted(WeightedModule):
+    """A weighted module that keeps its float weight: what trials and training run on."""
+
+    weight: Tensor
+    training: bool
+    weight_quantizer: WeightQuantizer
+    norm: tuple[FoldedBatchNorm, ...]  # a tuple, so that it is not a submodule twice
+
+    @property
+    def folded_norm(self) -> FoldedBatchNorm | None:
+        return self.norm[0] if self.norm else None
+
+    def operand(self) -> WeightOperand:
+        return self.weight_quantizer.operand(self, self.handler, self.folded_norm)
+
+    def compute(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
+        if self.training or not self.quantizes:
+            return self.in_float(x, quantizer, *extra)
+        return super().compute(x, quantizer, *extra)
+
+    @property
+    def quantizes(self) -> bool:
+        """Whether this forward is one of the quantized model, not of calibration."""
+        return self.input_quantizers.run.quantizes
+
+    def in_float(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
+        """Float arithmetic: on float values while calibrating, on fake-quantized ones in training."""
+        x = quantized(x, quantizer)
+        weight, norm = self.weight, self.folded_norm
+        factor, bias = (None, getattr(self, "bias", None)) if norm is None or norm.training else folded(self, norm)
+        if self.quantizes:
+            weight = self.fake_weight(weight, norm)
+        y = self.handler.apply(self, x, weight.to(x.dtype) if x.is_floating_point() else weight, *extra)
+        if factor is not None:
+            y = y * self.handler.over_output(factor).to(y.dtype)
+        return y if bias is None else y + self.handler.over_output(bias).to(y.dtype)
+
+    def fake_weight(self, weight: Tensor, norm: FoldedBatchNorm | None) -> Tensor:
+        """The fake-quantized weight; a per-tensor one is folded, quantized and unfolded."""
+        if norm is None or not folds_first(self.weight_spec):
+            return self.weight_quantizer.fake(weight)
+        factor, _ = norm.factor_and_bias(None)
+        inverse = torch.where(factor != 0, 1 / factor, 0.0)
+        return fold_into(self.weight_quantizer.fake(fold_into(weight, factor, self.handler)), inverse, self.handler)
+
+
+class ConvertedWeighted(WeightedModule):
+    """A weighted module that holds packed codes and no float weight."""
+
+    weight: PackedWeight
+    norm_factor: Tensor | None
+    bias: Tensor | None
+
+    @property
+    def weight_spec(self) -> TensorSpec:  # type: ignore[override]
+        return self.weight.spec
+
+    def operand(self) -> WeightOperand:
+        return self.weight.operand(self, self.handler)
+
+

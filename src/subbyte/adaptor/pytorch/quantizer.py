@@ -1,0 +1,228 @@
+"""The modules that observe and quantize one tensor each."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from subbyte.adaptor.pytorch.phase import Run
+from subbyte.calibration import Distribution, algorithm_of, calibrate_statistics
+from subbyte.errors import CalibrationError, ConfigError, UnseenOpError
+from subbyte.numerics import Affine, affine_snap, fake_quantize, scale_shape, scheme_of, to_blocks
+from subbyte.spec import Granularity, QuantParams, TensorSpec
+
+class Quantizer(nn.Module):
+    """Quantizes one tensor by parameters that are data: scale, zero point, and the range of codes.
+
+    Args:
+        name: the op and the slot it stands at, for messages.
+        spec: how.
+    """
+
+    scale: Tensor
+    zero_point: Tensor
+    quant_min: Tensor
+    quant_max: Tensor
+
+    def __init__(self, name: str, spec: TensorSpec) -> None:
+        super().__init__()
+        self.name = name
+        self.spec = spec
+        self.scheme = scheme_of(spec)
+        self.algorithm = algorithm_of(spec)
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("zero_point", torch.zeros((), dtype=torch.int32))
+        self.register_buffer("quant_min", torch.tensor(spec.qmin, dtype=torch.int32))
+        self.register_buffer("quant_max", torch.tensor(spec.qmax, dtype=torch.int32))
+
+    @property
+    def params(self) -> QuantParams:
+        return QuantParams(self.scale, self.zero_point)
+
+    def set_params(self, params: QuantParams) -> None:
+        """Use these from now on.
+
+        Raises:
+            ConfigError: a scale is not positive and finite, or a zero point is outside the range of codes.
+        """
+        if not bool((torch.isfinite(params.scale) & (params.scale > 0)).all()):
+            raise ConfigError(f"{self.name}: every scale must be positive and finite")
+        zero_point = torch.zeros((), dtype=torch.int32) if params.zero_point is None else params.zero_point
+        if self.spec.dtype.kind == "integer":
+            low, high = torch.aminmax(zero_point)
+            if int(low) < min(self.spec.qmin, 0) or int(high) > self.spec.qmax:
+                raise ConfigError(f"{self.name}: zero point {int(low)}..{int(high)} is outside {self.spec.dtype}")
+        _write(self, "scale", params.scale)
+        _write(self, "zero_point", zero_point)
+
+    def reconfigure(self, spec: TensorSpec, params: QuantParams) -> None:
+        """Become another quantizer of the same kind by writing buffers: what a tuning trial does.
+
+        Raises:
+            ConfigError: the new spec is of another kind or granularity; a new quantizer is needed.
+        """
+        if (spec.dtype.kind, spec.granularity) != (self.spec.dtype.kind, self.spec.granularity):
+            raise ConfigError(f"{self.name}: {self.spec} cannot become {spec} in place")
+        if spec.dtype.kind == "codebook" and spec.dtype != self.spec.dtype:
+            raise ConfigError(f"{self.name}: a quantizer keeps its table; {self.spec} cannot become {spec}")
+        self.spec = spec
+        self.scheme = scheme_of(spec)
+        self.quant_min.fill_(spec.qmin)
+        self.quant_max.fill_(spec.qmax)
+        _write(self, "scale", params.scale)
+        if params.zero_point is not None:
+            _write(self, "zero_point", params.zero_point)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
+        # Scales take their shape from calibration; a loaded one may differ from the initial scalar.
+        for name in ("scale", "zero_point"):
+            stored = state_dict.get(prefix + name)
+            if stored is not None and stored.shape != getattr(self, name).shape:
+                setattr(self, name, torch.empty_like(stored, device=self.scale.device))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def snap(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Grid values of x (fp32), and the scale to multiply results by."""
+        x = x.float()
+        if isinstance(self.scheme, Affine) and self.spec.granularity.kind == "per_tensor":
+            low, high = (self.quant_min - self.zero_point).float(), (self.quant_max - self.zero_point).float()
+            return affine_snap(x, self.scale.float(), low, high), self.scale.float()
+        params = self.params
+        return self.scheme.snap(x, params, self.spec), self.scheme.scale(params, x.shape, self.spec)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The value that x is quantized to, in x's dtype; in training with the straight-through gradient."""
+        if self.training:
+            return fake_quantize(x, self.params, self.spec)
+        grid, scale = self.snap(x)
+        return (grid * scale).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.name}: {self.spec}"
+
+
+class ActivationQuantizer(Quantizer):
+    """A quantizer whose range comes from calibration: it observes, then quantizes.
+
+    Args:
+        name: the op and the slot it stands at.
+        spec: how.
+        run: what the model's forward is for.
+    """
+
+    def __init__(self, name: str, spec: TensorSpec, run: Run) -> None:
+        super().__init__(name, spec)
+        self.run = run
+        self.scale.fill_(torch.nan)  # until calibrated; also what a state_dict then tells
+        self.statistics = self.algorithm.statistics(spec)
+        self.calibrated = False
+        self.observed_shape: tuple[int, ...] = ()
+        self.sqnr: float | None = None
+
+    def observe(self, x: Tensor) -> None:
+        """Take x into the statistics.
+
+        Raises:
+            CalibrationError: x is not finite; the message names the op.
+        """
+        try:
+            self.statistics.observe(x)
+        except CalibrationError as error:
+            raise CalibrationError(f"input of op {self.name!r}: {error}") from None
+        self.observed_shape = tuple(x.shape)
+
+    def calibrate(self) -> None:
+        """Fix scale and zero point from what was observed; keep none if nothing was."""
+        if self.statistics.minimum is None:
+            return
+        self.set_params(calibrate_statistics(self.statistics, self.spec, self.observed_shape))
+        self.calibrated = True
+
+    def measure(self, x: Tensor) -> None:
+        """Record the signal-to-quantization-noise ratio of x, in decibels."""
+        if self.calibrated and x.numel():
+            grid, scale = self.snap(x)
+            self.sqnr = sqnr(x.float(), grid * scale)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self.calibrated = not bool(self.scale.isnan().any())
+
+    def note(self, x: Tensor) -> None:
+        """While the model runs in float: observe or measure, as the phase says."""
+        if self.run.phase == "observe":
+            self.observe(x)
+        elif self.run.phase == "measure":
+            self.measure(x)
+
+    def check_calibrated(self) -> None:
+        """Refuse to guess.
+
+        Raises:
+            UnseenOpError: no calibration batch reached this quantizer.
+        """
+        if not self.calibrated:
+            raise UnseenOpError(
+                f"the input of op {self.name!r} was reached by no calibration batch, so it has no range; "
+                "add a batch that takes this path to the calibration data"
+            )
+
+
+class DynamicQuantizer(Quantizer):
+    """A quantizer that takes its range from each tensor as it comes; keeps nothing."""
+
+    def __init__(self, name: str, spec: TensorSpec, run: Run) -> None:
+        super().__init__(name, spec)
+        self.run = run
+        self.sqnr: float | None = None
+
+    def snap(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.float()
+        params = self.params_for(x)
+        return self.scheme.snap(x, params, self.spec), self.scheme.scale(params, x.shape, self.spec)
+
+    def params_for(self, x: Tensor) -> QuantParams:
+        """Scale and zero point of this one tensor."""
+        blocks, counts = to_blocks(x, self.spec)
+        rows = replace(self.spec, granularity=Granularity(), axis=None)
+        flat = self.algorithm.params(Distribution.of(blocks, counts), rows)
+        shape = scale_shape(x.shape, self.spec)
+        zero_point = flat.zero_point
+        if zero_point is not None and zero_point.ndim:
+            zero_point = zero_point.reshape(shape)
+        return QuantParams(flat.scale.reshape(shape), zero_point)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            return fake_quantize(x, self.params_for(x.detach().float()), self.spec)
+        return super().forward(x)
+
+    def note(self, x: Tensor) -> None:
+        """Nothing is collected; the error is measured as for a static quantizer."""
+        if self.run.phase == "measure" and x.numel():
+            grid, scale = self.snap(x)
+            self.sqnr = sqnr(x.float(), grid * scale)
+
+    def check_calibrated(self) -> None:
+        """A dynamic range needs no calibration."""
+
+
+InputQuantizer = ActivationQuantizer | DynamicQuantizer
+
+
+def sqnr(signal: Tensor, approximation: Tensor) -> float:
+    """10 log10(sum x^2 / sum (x - x^)^2), in decibels; infinite where they are equal."""
+    noise = (signal - approximation).double().square().sum()
+    if float(noise) == 0.0:
+        return float("inf")
+    return float(10 * torch.log10(signal.double().square().sum() / noise))
+
+
+def _write(quantizer: Quantizer, name: str, value: Tensor) -> None:
+    """Write a buffer in place where the shape allows, so that compiled code goes on seeing it."""
+    buffer = getattr(quantizer, name)
+    if buffer.shape == value.shape and buffer.dtype == value.dtype:
+        buffer.copy_(value)
+    else:
+        setattr(quantizer, name, value.detach().clone().to(buffer.device))

@@ -1,0 +1,88 @@
+"""What a quantized model carries beside its modules."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from subbyte.adaptor.pytorch.graph import Graph
+from subbyte.adaptor.pytorch.phase import Run
+from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer, DynamicQuantizer, InputQuantizer
+from subbyte.errors import ModelError
+from subbyte.spec import OpKey, TensorSpec, TuneConfig
+
+STATE = "subbyte_state"
+
+
+class QuantizationState(nn.Module):
+    """Lives in a quantized model as `subbyte_state`: input quantizers, configuration, recording.
+
+    Args:
+        config: what every op gets.
+        graph: what discovery recorded.
+        float_bytes: the size of the float model's parameters and buffers.
+        fingerprint: of the float model's structure.
+    """
+
+    def __init__(self, config: TuneConfig, graph: Graph, float_bytes: int, fingerprint: str) -> None:
+        super().__init__()
+        self.config = config
+        self.graph = graph
+        self.float_bytes = float_bytes
+        self.fingerprint = fingerprint
+        self.run = Run()
+        self.converted = False
+        self.quantizers = nn.ModuleDict()
+        self.weight_sqnr: dict[str, float] = {}
+        self.activation_sqnr: dict[str, float] = {}
+        self.input_keys: dict[str, list[str]] = {}
+        self._shared: dict[tuple[str, TensorSpec], str] = {}
+
+    def input_quantizer(
+        self, op: str, slot: str, producer: str | None, spec: TensorSpec, *, dynamic: bool
+    ) -> InputQuantizer:
+        """The quantizer of a value: one for each producer and spec, shared by all that read it.
+
+        Args:
+            op: the op that reads the value.
+            slot: which of its inputs.
+            producer: what made the value; None where that is not known.
+            spec: how.
+            dynamic: whether the range is taken from each tensor.
+        """
+        own = f"{op}:{slot}".replace(".", "/")
+        key = own if producer is None or dynamic else self._shared.setdefault((producer, spec), own)
+        if key not in self.quantizers:
+            kind = DynamicQuantizer if dynamic else ActivationQuantizer
+            self.quantizers[key] = kind(f"{op} (input {slot})", spec, self.run)
+        keys = self.input_keys.setdefault(op, [])
+        if key not in keys:
+            keys.append(key)
+        return self.quantizers[key]  # type: ignore[return-value]
+
+    def static_quantizers(self) -> Iterator[ActivationQuantizer]:
+        """Those that need calibration."""
+        for quantizer in self.quantizers.values():
+            if isinstance(quantizer, ActivationQuantizer):
+                yield quantizer
+
+    def requested(self, key: OpKey) -> Any:
+        """The configuration of an op; None where it stays float."""
+        return self.config.op.get(key)
+
+
+def state_of(model: nn.Module) -> QuantizationState:
+    """The state of a quantized model.
+
+    Raises:
+        ModelError: the model is not quantized.
+    """
+    state = getattr(model, STATE, None)
+    if not isinstance(state, QuantizationState):
+        raise ModelError("this model is not quantized; call subbyte.quantize or subbyte.prepare first")
+    return state
+
+
+def is_quantized(model: nn.Module) -> bool:
+    """Whether a model, or a part of it, is prepared or converted."""
+    return any(isinstance(module, QuantizationState) for module in model.modules())

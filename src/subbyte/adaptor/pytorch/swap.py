@@ -1,0 +1,61 @@
+"""Swapping a module's class: the object, its parameters, hooks and state_dict keys stay."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+
+class Swapped:
+    """Base of classes made by `swap`; remembers the float class, and lets copies and pickles find it."""
+
+    float_class: type[nn.Module]
+    mixin: type["Swapped"]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # The class was made at run time: rebuild it from the two that can be imported.
+        return _rebuild, (self.float_class, self.mixin), self.__dict__
+
+
+def swap(module: nn.Module, mixin: type[Swapped]) -> None:
+    """Make `module` an instance of a class in which `mixin` comes before the module's own class."""
+    module.__class__ = _class(float_class(module), mixin)
+
+
+def unswap(module: nn.Module) -> None:
+    """Give the module its own class back."""
+    module.__class__ = float_class(module)
+
+
+def float_class(module: nn.Module) -> type[nn.Module]:
+    """The class a module had, or has, as a float module."""
+    return module.float_class if isinstance(module, Swapped) else type(module)
+
+
+@functools.cache
+def _class(base: type[nn.Module], mixin: type[Swapped]) -> type[nn.Module]:
+    # The float forward's signature is kept: generate() and data collators inspect it.
+    forward: Callable[..., Any] = functools.wraps(base.forward)(_forwarder(mixin.forward))  # type: ignore[attr-defined]
+    body = {
+        "forward": forward,
+        "float_class": base,
+        "mixin": mixin,
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+    }
+    return type(base.__name__, (mixin, base), body)
+
+
+def _forwarder(method: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return method(self, *args, **kwargs)
+
+    return forward
+
+
+def _rebuild(base: type[nn.Module], mixin: type[Swapped]) -> nn.Module:
+    cls = _class(base, mixin)
+    module: nn.Module = cls.__new__(cls)
+    return module

@@ -1,0 +1,210 @@
+"""Where a quantized op's weight comes from: a float parameter with a quantizer, or packed codes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
+from subbyte.adaptor.pytorch.modules import WeightedHandler
+from subbyte.adaptor.pytorch.quantizer import Quantizer
+from subbyte.calibration import calibrate_tensor
+from subbyte.errors import CalibrationError
+from subbyte.numerics import QuantizedTensor, expand, fake_quantize, scheme_of, to_blocks
+from subbyte.spec import QuantParams, TensorSpec
+
+
+@dataclass(frozen=True)
+class WeightOperand:
+    """What an op needs of its weight to compute integers first.
+
+    Args:
+        grid: grid values (fp32) in the weight's shape.
+        scale: for each output channel, BatchNorm's factor included: [] or [channels]; of a per_group weight
+            the shape that QuantParams tells.
+        bias: [channels], fp32, BatchNorm's included; or None.
+        magnitude: the largest sum of |grid| that one sum runs over.
+    """
+
+    grid: Tensor
+    scale: Tensor
+    bias: Tensor | None
+    magnitude: float
+
+    def values(self, spec: TensorSpec, handler: WeightedHandler) -> Tensor:
+        """The weight's values (fp32), BatchNorm's factor included."""
+        if spec.granularity.kind == "per_group":
+            return self.grid * expand(self.scale, self.grid.shape, spec)
+        return self.grid * self.scale if self.scale.ndim == 0 else fold_into(self.grid, self.scale, handler)
+
+
+class WeightQuantizer(Quantizer):
+    """Quantizes a weight by parameters found once; what it gives is cached until weight or parameters change."""
+
+    def __init__(self, name: str, spec: TensorSpec) -> None:
+        super().__init__(name, spec)
+        self._cache: tuple[Any, WeightOperand] | None = None
+
+    def train(self, mode: bool = True) -> "WeightQuantizer":
+        # Writes through `.data` bump no version; a training phase is where they happen.
+        self._cache = None
+        return super().train(mode)
+
+    def calibrate(self, weight: Tensor) -> None:
+        """Find scale and zero point of `weight`.
+
+        Raises:
+            CalibrationError: it is not finite.
+        """
+        try:
+            self.set_params(calibrate_tensor(weight, self.spec))
+        except CalibrationError as error:
+            raise CalibrationError(f"weight of op {self.name!r}: {error}") from None
+
+    def fake(self, weight: Tensor) -> Tensor:
+        """The quantized weight as floats, with the straight-through gradient."""
+        return fake_quantize(weight, self.weight_params, self.spec)
+
+    @property
+    def weight_params(self) -> QuantParams:
+        zero_point = self.zero_point if self.spec.dtype.kind == "integer" else None
+        return QuantParams(self.scale, zero_point)
+
+    def operand(self, module: Any, handler: WeightedHandler, norm: FoldedBatchNorm | None) -> WeightOperand:
+        """The weight of `module` ready for use; quantized again only when something changed."""
+        if torch.compiler.is_compiling():
+            return self._quantize(module, handler, norm)
+        key = self._key(module, norm)
+        if self._cache is None or self._cache[0] != key:
+            with torch.no_grad():
+                self._cache = (key, self._quantize(module, handler, norm))
+        return self._cache[1]
+
+    def _key(self, module: Any, norm: FoldedBatchNorm | None) -> tuple[Any, ...]:
+        tensors = [module.weight, module.bias if hasattr(module, "bias") else None, self.scale, self.zero_point]
+        if norm is not None:
+            tensors += norm.fold_inputs()
+        return (self.spec, *((id(t), t._version, t.data_ptr()) for t in tensors if t is not None))
+
+    def _quantize(self, module: Any, handler: WeightedHandler, norm: FoldedBatchNorm | None) -> WeightOperand:
+        factor, bias = folded(module, norm)
+        weight = module.weight.detach()
+        if factor is not None and folds_first(self.spec):
+            weight, factor = fold_into(weight, factor, handler), None
+        grid = scheme_of(self.spec).snap(weight.float().contiguous(), self.weight_params, self.spec)
+        scale = output_scale(module, handler, self.weight_params, self.spec, factor)
+        return WeightOperand(grid, scale, bias, magnitude(grid, self.spec, handler))
+
+    def packed(self, module: Any, handler: WeightedHandler, norm: FoldedBatchNorm | None) -> QuantizedTensor:
+        """The weight as packed codes."""
+        factor, _ = folded(module, norm)
+        weight = module.weight.detach()
+        if factor is not None and folds_first(self.spec):
+            weight = fold_into(weight, factor, handler)
+        params = self.weight_params
+        zero_point = None if params.zero_point is None else params.zero_point.clone()
+        return QuantizedTensor.from_float(weight, QuantParams(params.scale.clone(), zero_point), self.spec)
+
+
+class PackedWeight(nn.Module):
+    """A converted op's weight: packed codes, scale and zero point as buffers, and no float copy."""
+
+    packed: Tensor
+    scale: Tensor
+    zero_point: Tensor | None
+
+    def __init__(self, tensor: QuantizedTensor, handler: WeightedHandler) -> None:
+        super().__init__()
+        self.spec = tensor.spec
+        self.shape = tensor.shape
+        self.register_buffer("packed", tensor.packed)
+        self.register_buffer("scale", tensor.scale)
+        self.register_buffer("zero_point", tensor.zero_point)
+        self.magnitude = magnitude(tensor.grid(), tensor.spec, handler)
+
+    @property
+    def tensor(self) -> QuantizedTensor:
+        return QuantizedTensor(self.packed, QuantParams(self.scale, self.zero_point), self.spec, self.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the values it stands for: model code asks a weight for its dtype and device."""
+        return torch.float32
+
+    @property
+    def device(self) -> torch.device:
+        return self.packed.device
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "PackedWeight":
+        # model.half() casts float buffers; a scale keeps the format that the codes were made with.
+        scale_dtype = self.scale.dtype
+        super()._apply(fn, recurse)
+        self.scale = self.scale.to(scale_dtype)
+        return self
+
+    def operand(self, module: Any, handler: WeightedHandler) -> WeightOperand:
+        """Unpacked for one use."""
+        tensor = self.tensor
+        scale = output_scale(module, handler, tensor.params, self.spec, module.norm_factor)
+        return WeightOperand(tensor.grid(), scale, float_bias(module), self.magnitude)
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.shape)}, {self.spec}"
+
+
+def folds_first(spec: TensorSpec) -> bool:
+    """Whether BatchNorm goes into the weight before it is quantized: one scale cannot hold its factors."""
+    return spec.granularity.kind == "per_tensor"
+
+
+def folded(module: Any, norm: FoldedBatchNorm | None) -> tuple[Tensor | None, Tensor | None]:
+    """BatchNorm's factor for each output channel (None without one), and the bias with BatchNorm's."""
+    bias = float_bias(module)
+    if norm is None or norm.training:
+        return None, bias
+    return norm.factor_and_bias(bias)
+
+
+def fold_into(weight: Tensor, factor: Tensor, handler: WeightedHandler) -> Tensor:
+    """The weight times BatchNorm's factor of its output channel."""
+    shape = [1] * weight.ndim
+    shape[handler.channel_axis] = weight.shape[handler.channel_axis]
+    # Of a transposed convolution with groups, the channels of each group follow one another.
+    per_channel = factor.reshape(-1, shape[handler.channel_axis])
+    if len(per_channel) == 1:
+        return weight * per_channel[0].reshape(shape)
+    by_group = weight.unflatten(0, (len(per_channel), -1))
+    return (by_group * per_channel.reshape(len(per_channel), *shape)).flatten(0, 1)
+
+
+def float_bias(module: Any) -> Tensor | None:
+    """A module's bias in fp32, or None."""
+    bias = getattr(module, "bias", None)
+    return None if bias is None else bias.detach().float()
+
+
+def output_scale(
+    module: Any, handler: WeightedHandler, params: QuantParams, spec: TensorSpec, factor: Tensor | None
+) -> Tensor:
+    """The weight's scale as an op applies it, times BatchNorm's factor."""
+    scale = scheme_of(spec).grid_scale(params)
+    if spec.granularity.kind != "per_group":
+        scale = handler.channel_scale(module, scale)
+        return scale if factor is None else scale * factor
+    if factor is None:
+        return scale
+    shape = [1] * scale.ndim
+    shape[handler.channel_axis] = -1
+    return scale * factor.reshape(shape)
+
+
+def magnitude(grid: Tensor, spec: TensorSpec, handler: WeightedHandler) -> float:
+    """The largest sum of |grid| over the elements that one exact sum runs over."""
+    if grid.numel() == 0:
+        return 0.0
+    if spec.granularity.kind == "per_group":
+        blocks, _ = to_blocks(grid.abs(), spec)
+        return float(blocks.sum(1, dtype=torch.float64).max())
+    by_channel = grid.abs().movedim(handler.channel_axis, 0).flatten(1)
+    return float(by_channel.sum(1, dtype=torch.float64).max())

@@ -1,0 +1,13 @@
+"""Calibration: statistics of what was seen, and the algorithms that turn them into scales."""
+
+from subbyte.calibration import kl, mean_abs, minmax, mse, percentile, twn  # noqa: F401  (they register themselves)
+from subbyte.calibration.calibrate import calibrate_statistics, calibrate_tensor, quantize_tensor
+from subbyte.calibration.distribution import Distribution
+from subbyte.calibration.registry import Algorithm, algorithm_of, register_algorithm, registered_algorithms
+from subbyte.calibration.statistics import Histogram, MeanAbs, MinMax, MovingAverageMinMax, Statistics
+
+__all__ = [
+    "Algorithm", "Distribution", "Histogram", "MeanAbs", "MinMax", "MovingAverageMinMax", "Statistics",
+    "algorithm_of", "calibrate_statistics", "calibrate_tensor", "quantize_tensor", "register_algorithm",
+    "registered_algorithms",
+]

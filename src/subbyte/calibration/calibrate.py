@@ -1,0 +1,102 @@
+"""From a tensor, or from what was collected of many, to scale and zero point."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from subbyte.calibration.distribution import Distribution
+from subbyte.calibration.registry import algorithm_of
+from subbyte.calibration.statistics import Statistics
+from subbyte.errors import CalibrationError, ConfigError
+from subbyte.numerics import QuantizedTensor, block_axis, scale_shape, to_blocks
+from subbyte.spec import Granularity, QuantParams, TensorSpec
+
+# Elements looked at once: bounds the memory of search algorithms.
+_CHUNK = 1 << 22
+
+
+def calibrate_tensor(x: Tensor, spec: TensorSpec) -> QuantParams:
+    """Parameters for one tensor that is known whole, such as a weight.
+
+    Args:
+        x: fp32, bf16 or fp16, any shape.
+        spec: its dtype, granularity and algorithm.
+
+    Raises:
+        CalibrationError: x holds NaN or infinity.
+        ConfigError: the algorithm is unknown or has no meaning for the type.
+    """
+    if not x.is_floating_point():
+        raise ConfigError(f"only floating-point tensors are quantized, not {x.dtype}")
+    pieces = [_calibrate_piece(piece, spec) for piece in _rows(x.detach(), spec)]
+    if len(pieces) == 1:
+        return pieces[0]
+    scale = torch.cat([piece.scale for piece in pieces])
+    points = [piece.zero_point for piece in pieces]
+    shared = points[0] is None or points[0].ndim == 0
+    return QuantParams(scale, points[0] if shared else torch.cat([point for point in points if point is not None]))
+
+
+def calibrate_statistics(statistics: Statistics, spec: TensorSpec, shape: Sequence[int] = ()) -> QuantParams:
+    """Parameters from collected statistics; any bit width can be asked of the same statistics.
+
+    Args:
+        statistics: of the kind that spec's algorithm collects.
+        spec: dtype, scheme, algorithm.
+        shape: of one observed tensor; needed where the granularity is not per_tensor.
+
+    Raises:
+        CalibrationError: nothing was collected.
+    """
+    return _params(statistics.distribution(), spec, shape)
+
+
+def quantize_tensor(x: Tensor, spec: TensorSpec) -> QuantizedTensor:
+    """Calibrate, quantize and pack one tensor.
+
+    Args:
+        x: fp32, bf16 or fp16, any shape, also empty.
+        spec: how.
+
+    Raises:
+        CalibrationError: x holds NaN or infinity.
+        ConfigError: the spec does not fit the tensor, or is of a float type.
+    """
+    if spec.is_float:
+        raise ConfigError(f"{spec.dtype} is a float type: there is nothing to quantize")
+    return QuantizedTensor.from_float(x, calibrate_tensor(x, spec), spec)
+
+
+def _rows(x: Tensor, spec: TensorSpec) -> Iterator[Tensor]:
+    """The tensor, cut along its first axis where every row has scales of its own."""
+    kind = spec.granularity.kind
+    axis = block_axis(spec, x.ndim) if kind in ("per_channel", "per_group") and x.ndim else None
+    by_row = (kind == "per_channel" and axis == 0) or (kind == "per_group" and axis != 0 and x.ndim > 1)
+    if x.numel() <= _CHUNK or not by_row:
+        yield x
+        return
+    yield from x.split(max(_CHUNK * x.shape[0] // x.numel(), 1))
+
+
+def _calibrate_piece(x: Tensor, spec: TensorSpec) -> QuantParams:
+    blocks, counts = to_blocks(x, spec)
+    distribution = Distribution.of(blocks.float(), None if counts is None else counts.float())
+    if not bool(torch.isfinite(distribution.minimum).all() & torch.isfinite(distribution.maximum).all()):
+        raise CalibrationError("the tensor holds NaN or infinity")
+    return _params(distribution, spec, x.shape)
+
+
+def _params(distribution: Distribution, spec: TensorSpec, shape: Sequence[int]) -> QuantParams:
+    # To an algorithm each block is a tensor of its own.
+    rows = replace(spec, granularity=Granularity(), axis=None)
+    flat = algorithm_of(spec).params(distribution, rows)
+    if not shape and spec.granularity.kind == "per_tensor":
+        shaped: tuple[int, ...] = ()
+    else:
+        shaped = scale_shape(shape, spec)
+    zero_point = flat.zero_point
+    if zero_point is not None and zero_point.ndim:
+        zero_point = zero_point.reshape(shaped)
+    return QuantParams(flat.scale.reshape(shaped), zero_point)

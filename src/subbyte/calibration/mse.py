@@ -1,0 +1,27 @@
+"""mse: the clipping range of least squared error."""
+
+from torch import Tensor
+
+from subbyte.calibration.clip_search import search
+from subbyte.calibration.distribution import Distribution
+from subbyte.calibration.registry import register_algorithm
+from subbyte.calibration.statistics import Histogram
+from subbyte.numerics import scheme_of
+from subbyte.spec import QuantParams, TensorSpec
+
+
+@register_algorithm("mse", Histogram)
+def mse(distribution: Distribution, spec: TensorSpec) -> QuantParams:
+    """Minimize `sum count (x - dequantize(quantize(x)))^2` over clip ratios.
+
+    Low-bit quantization needs clipping: Post training 4-bit quantization (Banner et al., 2019), section 3;
+    searched rather than derived, so that it holds for any data type.
+    """
+    values, counts = distribution.weighted()
+    scheme = scheme_of(spec)
+
+    def loss(params: QuantParams, minimum: Tensor, maximum: Tensor) -> Tensor:
+        error = (values - scheme.snap(values, params, spec) * params.scale.float()).square_()
+        return (error * counts).sum(1)
+
+    return search(distribution, spec, loss)

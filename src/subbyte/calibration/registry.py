@@ -1,0 +1,84 @@
+"""The calibration algorithms, by name."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from subbyte.calibration.distribution import Distribution
+from subbyte.calibration.statistics import MinMax, Statistics
+from subbyte.errors import ConfigError, listing, nearest
+from subbyte.spec import QuantParams, TensorSpec
+
+_CALL = re.compile(r"(\w+)(?:\(([-+.\deE]+)\))?")
+
+
+class RangeFunction(Protocol):
+    """From the distribution of each block to parameters, scale and zero point of shape [blocks]."""
+
+    def __call__(self, distribution: Distribution, spec: TensorSpec, /) -> QuantParams: ...
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A calibration algorithm: what it collects, and what it makes of it."""
+
+    name: str
+    function: Callable[..., QuantParams]
+    statistics: type[Statistics]
+    argument: float | None = None
+
+    def params(self, distribution: Distribution, spec: TensorSpec) -> QuantParams:
+        """Scale and zero point of shape [blocks]."""
+        arguments = () if self.argument is None else (self.argument,)
+        return self.function(distribution, spec, *arguments)
+
+
+_ALGORITHMS: dict[str, Algorithm] = {}
+
+
+def register_algorithm(
+    name: str, statistics: type[Statistics] = MinMax
+) -> Callable[[Callable[..., QuantParams]], Callable[..., QuantParams]]:
+    """Decorator: make `function(distribution, spec[, argument]) -> QuantParams` known by name.
+
+    Args:
+        name: as a spec's `algorithm` writes it; `name(2.5)` passes 2.5 as the argument.
+        statistics: what to collect from activations; weights are always known exactly.
+
+    Raises:
+        ConfigError: the name is taken.
+    """
+
+    def register(function: Callable[..., QuantParams]) -> Callable[..., QuantParams]:
+        if name in _ALGORITHMS:
+            raise ConfigError(f"algorithm name {name!r} is taken; choose another")
+        _ALGORITHMS[name] = Algorithm(name, function, statistics)
+        return function
+
+    return register
+
+
+def registered_algorithms() -> tuple[str, ...]:
+    """The names of all calibration algorithms."""
+    return tuple(_ALGORITHMS)
+
+
+def algorithm_of(spec: TensorSpec) -> Algorithm:
+    """The algorithm that a spec names, with its argument.
+
+    Raises:
+        ConfigError: no such algorithm.
+    """
+    match = _CALL.fullmatch(spec.algorithm)
+    name = match.group(1) if match else spec.algorithm
+    if match is None or name not in _ALGORITHMS:
+        raise ConfigError(
+            f"algorithm {spec.algorithm!r} is unknown{nearest(name, _ALGORITHMS)} (known: {listing(_ALGORITHMS)})"
+        )
+    known = _ALGORITHMS[name]
+    try:
+        argument = float(match.group(2)) if match.group(2) else None
+    except ValueError:
+        raise ConfigError(f"algorithm {spec.algorithm!r}: the argument is not a number") from None
+    return Algorithm(known.name, known.function, known.statistics, argument)

@@ -1,0 +1,204 @@
+"""From a located tree to a Capability: every key and value is checked, and named with its line."""
+
+import re
+from collections.abc import Iterable
+from typing import Any, get_args
+
+from subbyte.capability.checks import check_keys, mapping_at, texts_at, unknown
+from subbyte.capability.constraints import read_constraints
+from subbyte.capability.registries import registered
+from subbyte.capability.schema import (
+    ANY,
+    FIELDS,
+    TENSORS,
+    Accumulator,
+    Capability,
+    OpCapability,
+    Section,
+    TensorCapability,
+    base_name,
+)
+from subbyte.capability.source import Located, Place
+from subbyte.dtypes import DataType, register_dtype, registered_dtypes
+from subbyte.errors import CapabilityError, SubbyteError, listing, nearest
+from subbyte.spec import Granularity, QuantMode
+
+TOP_KEYS = ("extends", "version", "dtypes", "default", "capabilities", "fusions", "constraints")
+
+
+def build(tree: Located, name: str) -> Capability:
+    """Check a merged description and make it a Capability; its data types are registered.
+
+    Args:
+        tree: the whole description, with nothing left to extend.
+        name: used where `version` gives none.
+
+    Raises:
+        CapabilityError: with file and line, the key, what is allowed and the nearest spelling.
+    """
+    check_keys(tree, TOP_KEYS)
+    dtypes = _data_types(mapping_at(tree, "dtypes"))
+    capabilities = mapping_at(tree, "capabilities")
+    if not capabilities:
+        raise CapabilityError(
+            f"{tree.at('capabilities')}: it needs capabilities: {{section: {{mode: {{op type: ...}}}}}}"
+        )
+    sections, floats = _sections(capabilities)
+    partial = Capability(name, "", sections, floats)
+    return Capability(
+        name=_version(tree, name),
+        default=_default(tree, sections, floats),
+        sections=sections,
+        floats=floats,
+        fusions=_fusions(tree),
+        constraints=read_constraints(tree, partial),
+        dtypes=dtypes,
+        source=tree.place.file,
+    )
+
+
+def _version(tree: Located, name: str) -> str:
+    version = mapping_at(tree, "version")
+    check_keys(version, ["name"], "version")
+    return str(version.get("name", name))
+
+
+def _default(tree: Located, sections: Iterable[str], floats: Iterable[str]) -> str:
+    choices = [*sections, *floats]
+    if "default" in tree:
+        if tree["default"] not in choices:
+            raise unknown(
+                tree.at("default"), f"section {tree['default']!r} as default", str(tree["default"]), choices
+            )
+        return str(tree["default"])
+    quantized = list(sections)
+    if len(quantized) != 1:
+        raise CapabilityError(
+            f"{tree.place}: it needs 'default: SECTION', what an op gets unasked "
+            f"(sections: {listing(choices)})"
+        )
+    return quantized[0]
+
+
+def _data_types(entries: Located) -> dict[str, DataType]:
+    found = {}
+    for name, fields in entries.items():
+        try:
+            found[name] = register_dtype(DataType.from_dict(name, fields))
+        except SubbyteError as error:
+            place = _key_place(fields, str(error)) or entries.at(name)
+            raise CapabilityError(f"{place}: {error}") from None
+    return found
+
+
+def _key_place(fields: Any, message: str) -> Place | None:
+    """The line of the key that a message of the data type is about, where it names one."""
+    match = re.search(r"unknown key '([^']*)'", message)
+    return fields.at(match[1]) if match and isinstance(fields, Located) else None
+
+
+def _sections(capabilities: Located) -> tuple[dict[str, Section], dict[str, tuple[str, ...]]]:
+    sections: dict[str, Section] = {}
+    floats: dict[str, tuple[str, ...]] = {}
+    built: dict[int, OpCapability] = {}  # an aliased entry is checked once
+    for name, value in capabilities.items():
+        data_type = registered_dtypes().get(name)
+        if data_type is not None and data_type.is_float:
+            floats[name] = texts_at(capabilities, name)
+        elif isinstance(value, Located):
+            sections[name] = _section(value, name, built)
+        else:
+            raise CapabilityError(
+                f"{capabilities.at(name)}: section {name!r}: expected {{mode: {{op type: ...}}}}, "
+                f"found {value!r}"
+                + (
+                    ""
+                    if not isinstance(value, list)
+                    else f"; only a float type lists op types{nearest(name, ['fp32'])}"
+                )
+            )
+    return sections, floats
+
+
+def _section(value: Located, name: str, built: dict[int, OpCapability]) -> Section:
+    check_keys(value, get_args(QuantMode), f"section {name!r}")
+    section: dict[QuantMode, dict[str, OpCapability]] = {}
+    for mode in get_args(QuantMode):
+        entries = mapping_at(value, mode)
+        if mode not in value:
+            continue
+        section[mode] = {}
+        for op_type in entries:
+            entry = mapping_at(entries, op_type)
+            if id(entry) not in built:
+                built[id(entry)] = _op(entry, f"{name}, {mode}, {op_type}")
+            section[mode][op_type] = built[id(entry)]
+    return section
+
+
+def _op(entry: Located, inside: str) -> OpCapability:
+    check_keys(entry, [*TENSORS, "accumulator"], inside)
+    if not any(name in entry for name in TENSORS):
+        raise CapabilityError(f"{entry.place}: {inside}: it needs a weight or an activation")
+    accumulator = entry.get("accumulator")
+    if accumulator is not None and accumulator not in get_args(Accumulator):
+        raise unknown(
+            entry.at("accumulator"), f"accumulator {accumulator!r}", str(accumulator), get_args(Accumulator)
+        )
+    tensors = {
+        name: _tensor(mapping_at(entry, name), f"{inside}, {name}") for name in TENSORS if name in entry
+    }
+    return OpCapability(**tensors, accumulator=accumulator, place=entry.place)
+
+
+def _tensor(fields: Located, inside: str) -> TensorCapability:
+    check_keys(fields, FIELDS, inside)
+    lists: dict[str, tuple[str, ...]] = {}
+    for name in FIELDS:
+        if name in fields:
+            lists[name] = _field(fields, name, inside)
+        elif name != "scale_format":
+            raise CapabilityError(
+                f"{fields.place}: {inside}: the key {name!r} is missing (needed: {', '.join(FIELDS[:4])})"
+            )
+    return TensorCapability(**lists, place=fields.place)
+
+
+def _field(fields: Located, name: str, inside: str) -> tuple[str, ...]:
+    values = texts_at(fields, name)
+    known = registered(name)
+    wild = (ANY,) if name in ("dtype", "scheme", "algorithm") else ()
+    for value in values:
+        if base_name(value) not in known and value not in wild:
+            raise unknown(fields.at(name), f"{name} {value!r} in {inside}", value, [*known, *wild])
+    if name == "granularity":
+        return _granularities(values, fields.at(name), inside)
+    if name != "dtype" and values[0] == ANY:
+        raise CapabilityError(
+            f"{fields.at(name)}: {inside}: the first {name} is the default and cannot be '*'"
+        )
+    return values
+
+
+def _granularities(values: tuple[str, ...], place: Place, inside: str) -> tuple[str, ...]:
+    if values[0] == "per_group":
+        raise CapabilityError(
+            f"{place}: {inside}: the first granularity is the default: give a size, as in per_group(32)"
+        )
+    try:
+        return tuple(value if value == "per_group" else str(Granularity.parse(value)) for value in values)
+    except SubbyteError as error:
+        raise CapabilityError(f"{place}: {inside}: {error}") from None
+
+
+def _fusions(tree: Located) -> tuple[tuple[str, ...], ...]:
+    fusions = tree.get("fusions") or []
+    well_formed = isinstance(fusions, list) and all(
+        isinstance(group, list) and group and all(isinstance(op, str) for op in group) for group in fusions
+    )
+    if not well_formed:
+        raise CapabilityError(
+            f"{tree.at('fusions')}: fusions: expected lists of op types, as in [[Linear, ReLU]], "
+            f"found {fusions!r}"
+        )
+    return tuple(tuple(group) for group in fusions)

@@ -1,0 +1,113 @@
+"""Loading a capability: a built-in's name, a file, a dictionary."""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from subbyte.capability.build import TOP_KEYS, build
+from subbyte.capability.checks import check_keys
+from subbyte.capability.merge import merge, without_nulls
+from subbyte.capability.schema import Capability
+from subbyte.capability.source import Located, located, read_yaml
+from subbyte.errors import CapabilityError, listing, nearest
+
+_FOLDER = Path(__file__).parent
+DEFAULT = "pytorch_cpu"
+
+
+def built_in_capabilities() -> dict[str, Path]:
+    """The files that come with the library, by name."""
+    return {path.stem: path for path in sorted(_FOLDER.glob("*.yaml"))}
+
+
+def load_capability(source: "str | Path | Mapping[str, Any] | Capability" = DEFAULT) -> Capability:
+    """Read what the operators of a framework or a chip can do.
+
+    Args:
+        source: a built-in's name, a YAML file, the same content as a dictionary (its `extends` is then
+            relative to the working directory), or a Capability, which is returned as it is.
+
+    Returns:
+        The capability; the data types that it describes are registered.
+
+    Raises:
+        CapabilityError: with file and line, what is allowed and the nearest spelling.
+    """
+    if isinstance(source, Capability):
+        return source
+    if isinstance(source, Mapping):
+        return build(_extended(_from_python(source), Path(), ()), "capability")
+    if not isinstance(source, str | Path):
+        raise CapabilityError(
+            f"a capability is a built-in's name, a file, a dictionary or a Capability, "
+            f"not {type(source).__name__}"
+        )
+    if isinstance(source, str) and source in built_in_capabilities():
+        return _built_in(source)
+    path = _existing(str(source), Path(source), "")
+    return build(_read(path, ()), path.stem)
+
+
+@cache
+def _built_in(name: str) -> Capability:
+    return build(_built_in_tree(name), name)
+
+
+@cache
+def _built_in_tree(name: str) -> Located:
+    return _read(built_in_capabilities()[name], (), shown=f"{name}.yaml")
+
+
+def _existing(name: str, path: Path, place: str) -> Path:
+    if not path.is_file():
+        known = built_in_capabilities()
+        raise CapabilityError(
+            f"{place}no capability file {str(path)!r}, and no built-in of that name{nearest(name, known)} "
+            f"(built in: {listing(known)})"
+        )
+    return path
+
+
+def _read(path: Path, above: tuple[Path, ...], shown: str = "") -> Located:
+    """The description in a file with everything that it extends merged in.
+
+    Args:
+        above: the files that extend this one, to refuse a cycle.
+    """
+    tree = read_yaml(path, shown=shown, repeatable="capabilities", merge=merge)
+    return _extended(tree, path.parent, (*above, path.resolve()))
+
+
+def _extended(tree: Located, folder: Path, above: tuple[Path, ...]) -> Located:
+    check_keys(tree, TOP_KEYS)
+    base = tree.get("extends")
+    if base is None:
+        without_nulls(tree)
+        return tree
+    place = tree.at("extends")
+    if not isinstance(base, str):
+        raise CapabilityError(f"{place}: extends: expected a built-in's name or a file, found {base!r}")
+    if base in built_in_capabilities():
+        return merge(_built_in_tree(base), tree)
+    path = _existing(base, folder / base, f"{place}: extends: ")
+    if path.resolve() in above:
+        chain = " -> ".join(file.name for file in (*above, path.resolve()))
+        raise CapabilityError(f"{place}: extends goes in a circle: {chain}")
+    return merge(_read(path, above), tree)
+
+
+def _from_python(source: Mapping[str, Any]) -> Located:
+    tree = located(source, "capability dictionary")
+    _check_names(tree)
+    return tree
+
+
+def _check_names(value: Any) -> None:
+    """Refuse keys that are not text, which the YAML reader refuses on its own."""
+    if isinstance(value, Located):
+        for key in value:
+            if not isinstance(key, str):
+                raise CapabilityError(f"{value.place}: a key must be a name, not {key!r}")
+    for item in value.values() if isinstance(value, Located) else value if isinstance(value, list) else ():
+        _check_names(item)

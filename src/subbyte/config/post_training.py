@@ -1,0 +1,103 @@
+"""What a user asks of post-training quantization."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PositiveInt,
+    StrictBool,
+    StrictStr,
+    ValidationError,
+    field_validator,
+)
+
+from subbyte.config.fields import parse_fields
+from subbyte.errors import ConfigError, nearest
+
+Approach = Literal["static", "dynamic", "weight_only", "auto"]
+Recipe = Literal["first_conv_or_matmul_quantization", "last_conv_or_matmul_quantization"]
+
+
+class PostTrainingQuantConfig(BaseModel):
+    """A request for post-training quantization; a capability turns it into a TuneConfig.
+
+    Args:
+        approach: the mode of ops for which no other is asked; `auto` is static where the capability has
+            that for an op, else dynamic, else weight-only.
+        precision: of all weighted ops and matmuls, as in `w4a8`; None is the capability's default.
+        op_type_dict: by op type (or a regular expression that matches it whole), either a precision
+            (`'w4a8'`, a section's name, `'fp32'`), which states the whole op, or fields, as in
+            `{'weight': {'dtype': ['int4']}}`, which lie over what was asked before. A list names
+            alternatives for tuning; without tuning the first that is allowed is taken.
+        op_name_dict: the same by op name; beats op types. Later entries beat earlier ones.
+        excluded_precisions: sections or data types not to use; an op whose default is one stays fp32.
+        calibration_sampling_size: samples of calibration data to use; None is all that is given.
+        recipes: `first_conv_or_matmul_quantization` and `last_conv_or_matmul_quantization`; False leaves
+            those ops in fp32.
+        first_last: the precision of the first and last ops.
+
+    Raises:
+        ConfigError: an unknown key or a wrong value, with the nearest spelling and what is allowed.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    approach: Approach = "static"
+    precision: StrictStr | None = None
+    op_type_dict: dict[StrictStr, Any] = {}
+    op_name_dict: dict[StrictStr, Any] = {}
+    excluded_precisions: list[StrictStr] = []
+    calibration_sampling_size: PositiveInt | list[PositiveInt] | None = None
+    recipes: dict[Recipe, StrictBool] = {}
+    first_last: StrictStr | None = None
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(_explain(error)) from None
+
+    @field_validator("op_type_dict", "op_name_dict")
+    @classmethod
+    def _check_ops(cls, value: dict[str, Any], info: Any) -> dict[str, Any]:
+        for key, request in value.items():
+            where = f"{info.field_name}[{key!r}]"
+            if not isinstance(request, str):
+                parse_fields(request, where)
+            elif not request:
+                raise ConfigError(f"{where}: the precision is empty")
+        return value
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "PostTrainingQuantConfig":
+        """Build from a mapping of the fields.
+
+        Raises:
+            ConfigError: as for the constructor.
+        """
+        wrong = [key for key in values if not isinstance(key, str)]
+        if wrong:
+            raise ConfigError(f"configuration: a key must be a name, not {wrong[0]!r}")
+        return cls(**values)
+
+
+def _explain(error: ValidationError) -> str:
+    """One line for each thing that pydantic found wrong."""
+    lines = []
+    for problem in error.errors():
+        path = [str(part) for part in problem["loc"]]
+        key = path[0]
+        if problem["type"] == "extra_forbidden":
+            allowed = list(PostTrainingQuantConfig.model_fields)
+            lines.append(f"unknown key {key!r}{nearest(key, allowed)} (allowed: {', '.join(allowed)})")
+        elif problem["type"] == "literal_error":
+            choices = get_args(Recipe if key == "recipes" else Approach)
+            given = problem["input"]
+            lines.append(
+                f"{key}: unknown {given!r}{nearest(str(given), choices)} (allowed: {', '.join(choices)})"
+            )
+        else:
+            lines.append(f"{key}: {problem['msg'].lower()}, found {problem['input']!r}")
+    return "configuration: " + "; ".join(dict.fromkeys(lines))

@@ -1,0 +1,45 @@
+"""The forms in which a request may come."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from subbyte.capability import read_yaml
+from subbyte.config.post_training import PostTrainingQuantConfig
+from subbyte.errors import ConfigError
+from subbyte.spec import TuneConfig
+
+Request = PostTrainingQuantConfig | TuneConfig
+_FORMS = "a shorthand such as 'w4a8', a YAML file (.yaml, .yml), a dictionary, a PostTrainingQuantConfig or a TuneConfig"
+
+
+def as_request(config: Any) -> Request:
+    """Read a request in any of its forms.
+
+    Args:
+        config: a precision such as `w4a8` or the name of a section; the path of a YAML file that holds
+            PostTrainingQuantConfig's fields; a dictionary of them, or `{'op': {...}}`, which is a
+            TuneConfig; or one of the two itself.
+
+    Raises:
+        ConfigError: it is none of these, or as the class it comes to; from a file with its name.
+    """
+    if isinstance(config, PostTrainingQuantConfig | TuneConfig):
+        return config
+    if isinstance(config, Mapping):
+        return TuneConfig.from_dict(config) if "op" in config else PostTrainingQuantConfig.from_dict(config)
+    if isinstance(config, Path) or (isinstance(config, str) and config.endswith((".yaml", ".yml"))):
+        return _from_file(Path(config))
+    if isinstance(config, str):
+        return PostTrainingQuantConfig(precision=config)
+    raise ConfigError(f"a request is {_FORMS}, not {type(config).__name__}")
+
+
+def _from_file(path: Path) -> Request:
+    values = read_yaml(path, ConfigError)
+    try:
+        return as_request(values)
+    except ConfigError as error:
+        wrong = [key for key in values if key not in PostTrainingQuantConfig.model_fields]
+        place = values.at(wrong[0]) if wrong else str(path)
+        raise ConfigError(f"{place}: {error}") from None

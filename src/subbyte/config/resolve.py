@@ -1,0 +1,200 @@
+"""From what a user asks and what a capability can do to what every op gets."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from subbyte.capability import Capability
+from subbyte.config.asked import Asked, Wishes, asked_mode, float_type, wishes
+from subbyte.config.given import check_given
+from subbyte.config.post_training import PostTrainingQuantConfig
+from subbyte.config.request import as_request
+from subbyte.config.rules import Rule, RuleBook
+from subbyte.config.select import Sources, Table, build_config, choose_section, default_section
+from subbyte.dtypes import registered_dtypes
+from subbyte.errors import ConfigError, listing, nearest
+from subbyte.spec import OpConfig, OpInfo, OpKey, QuantMode, TensorSpec, TuneConfig
+
+Resolved = tuple[OpConfig, Sources]
+
+
+def resolve(
+    capability: Capability, ops: Sequence[OpInfo], config: Any, first_last: str | None = None
+) -> TuneConfig:
+    """Decide what every op of a model gets.
+
+    Weakest first, merged field by field: global precision, op types, constraints of the capability,
+    first/last and recipes, op names.
+
+    Args:
+        capability: what the ops can do.
+        ops: all ops of the model, with their positions where a forward was recorded.
+        config: a request in any form that `as_request` reads.
+        first_last: the precision of the first and last ops; beats the request's own.
+
+    Returns:
+        A configuration for every op, with the rule that set each field in `sources`.
+
+    Raises:
+        ConfigError: the request is misspelt, matches nothing, contradicts itself or a constraint, or is
+            not allowed by the capability.
+    """
+    request = as_request(config)
+    if isinstance(request, TuneConfig):
+        if first_last is not None:
+            raise ConfigError(
+                "a TuneConfig says what every op gets, so first_last has nothing to say; leave it out"
+            )
+        return check_given(capability, ops, request)
+    excluded = _excluded(capability, request)
+    rules = RuleBook(capability, ops, request, first_last)
+    configs: dict[OpKey, OpConfig] = {}
+    sources: dict[OpKey, Sources] = {}
+    for op in ops:
+        resolved = _Op(capability, op, request, excluded).resolve(rules.for_op(op))
+        configs[op.key], sources[op.key] = resolved
+    return TuneConfig(configs, sources)
+
+
+def _excluded(capability: Capability, request: PostTrainingQuantConfig) -> frozenset[str]:
+    floats = [name for name, data_type in registered_dtypes().items() if data_type.bits == 32]
+    known = {*capability.sections, *registered_dtypes()} - set(floats)
+    for name in request.excluded_precisions:
+        if name in floats:
+            raise ConfigError(
+                f"excluded_precisions: {name!r} is what is left where nothing else is; it cannot go"
+            )
+        if name not in known:
+            raise ConfigError(
+                f"excluded_precisions: {name!r} is neither a section nor a data type{nearest(name, known)} "
+                f"(there are: {listing(known)})"
+            )
+    return frozenset(request.excluded_precisions)
+
+
+class _Op:
+    """Resolves one op."""
+
+    def __init__(
+        self, capability: Capability, op: OpInfo, request: PostTrainingQuantConfig, excluded: frozenset[str]
+    ) -> None:
+        self._capability = capability
+        self._op = op
+        self._approach = request.approach
+        self._excluded = excluded
+
+    def resolve(self, rules: Sequence[Rule]) -> Resolved:
+        """In the mode that is asked; with approach `auto` in the first that the capability has for the op."""
+        asked = asked_mode(rules)
+        modes = self._modes(asked)
+        problem: ConfigError | None = None
+        for mode in modes:
+            merged = wishes(rules, self._op, mode, self._capability)
+            as_float = self._as_float(merged, mode, asked)
+            if as_float is not None:
+                return as_float
+            if self._capability.entries(self._op.type, mode):
+                try:
+                    return self._in_mode(mode, merged, asked)
+                except ConfigError as error:
+                    problem = problem or error
+        if problem is not None:
+            raise problem
+        return self._unlisted(wishes(rules, self._op, modes[0], self._capability), modes, asked)
+
+    def _modes(self, asked: Asked | None) -> tuple[QuantMode, ...]:
+        if asked is not None:
+            return asked.values
+        return ("static", "dynamic", "weight_only") if self._approach == "auto" else (self._approach,)
+
+    def _mode_source(self, asked: Asked | None) -> str:
+        return f"approach={self._approach!r}" if asked is None else asked.source
+
+    def _as_float(self, merged: Wishes, mode: QuantMode, asked: Asked | None) -> Resolved | None:
+        """What the op gets where a float type is asked for, of all of it or of its activation."""
+        weighted = self._op.role == "weighted"
+        whole = merged.get("weight.dtype" if weighted else "activation.dtype")
+        name = float_type(whole)
+        if whole is not None and name is not None:
+            return self._float(name, whole.source)
+        activation = merged.get("activation.dtype")
+        name = float_type(activation)
+        if not weighted or activation is None or name is None or mode == "weight_only":
+            return None
+        self._check_float(name, activation.source)
+        rest = {key: wish for key, wish in merged.items() if not key.startswith("activation.")}
+        if not self._capability.entries(self._op.type, "weight_only"):
+            raise ConfigError(
+                f"{self}: {activation.source} leaves the activation {name}, and {self._capability.name} has no "
+                f"weight_only {self._op.type} (modes: {listing(self._capability.modes(self._op.type))})"
+            )
+        config, sources = self._in_mode("weight_only", rest, asked)
+        fields = sources | {"activation.dtype": activation.source, "quant_mode": activation.source}
+        return config if name == "fp32" else replace(config, activation=TensorSpec(name)), fields  # type: ignore[arg-type]
+
+    def _in_mode(self, mode: QuantMode, merged: Wishes, asked: Asked | None) -> Resolved:
+        table = Table(self._capability, self._op, mode, self._excluded)
+        merged = {
+            key: wish
+            for key, wish in merged.items()
+            if not (key == "activation.dtype" and mode == "weight_only" and float_type(wish))
+        }
+        if not merged:
+            section, reason = default_section(table)
+            if section is None:
+                return self._float(self._default_float(), reason)
+        else:
+            try:
+                section, merged = choose_section(table, merged)
+            except ConfigError:
+                lead = merged.get("weight.dtype" if self._op.role == "weighted" else "activation.dtype")
+                name = float_type(lead, among=True)
+                if lead is None or name is None:
+                    raise
+                return self._float(name, lead.source)
+        config, sources = build_config(table, section, merged)
+        return config, {"quant_mode": self._mode_source(asked)} | sources
+
+    def _unlisted(self, merged: Wishes, modes: Sequence[QuantMode], asked: Asked | None) -> Resolved:
+        """An op type that the capability does not have in this mode: float, unless something insists."""
+        insisting = [wish for wish in [*merged.values(), *([asked] if asked else [])] if wish.explicit]
+        # The name of a weight-only precision says nothing of an op without weight.
+        says_nothing = not merged and self._op.role != "weighted" and modes[0] == "weight_only"
+        if insisting and not says_nothing:
+            types = self._capability.op_types()
+            listed = self._capability.modes(self._op.type)
+            hint = f"it has {listing(listed)}" if listed else f"op types: {listing(types)}"
+            raise ConfigError(
+                f"{self}: {insisting[-1].source} asks to quantize it, but {self._capability.name} lists no "
+                f"{self._op.type} in {' or '.join(modes)} mode{'' if listed else nearest(self._op.type, types)} ({hint})"
+            )
+        reason = f"capability {self._capability.name} lists no {self._op.type} in {' or '.join(modes)} mode"
+        return self._float(self._default_float(), reason)
+
+    def _default_float(self) -> str:
+        default = self._capability.default
+        return default if default in self._capability.floats else "fp32"
+
+    def _float(self, name: str, source: str) -> Resolved:
+        self._check_float(name, source)
+        tensors = ("weight", "activation") if self._op.role == "weighted" else ("activation",)
+        sources = {f"{tensor}.dtype": source for tensor in tensors}
+        if name == "fp32":
+            return OpConfig(), sources
+        specs = {tensor: TensorSpec(name) for tensor in tensors}  # type: ignore[arg-type]
+        return OpConfig(**specs), sources
+
+    def _check_float(self, name: str, source: str) -> None:
+        if not self._capability.allows_float(self._op.type, name):
+            floats = [
+                known
+                for known in self._capability.floats
+                if self._capability.allows_float(self._op.type, known)
+            ]
+            raise ConfigError(
+                f"{self}: {source} leaves it in {name}, which {self._capability.name} does not list for "
+                f"{self._op.type}{nearest(name, floats)} (float types: {listing(floats)})"
+            )
+
+    def __str__(self) -> str:
+        return f"op {self._op.name!r} ({self._op.type})"

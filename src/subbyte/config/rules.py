@@ -1,0 +1,251 @@
+"""Rules: what a request and a capability say, each with the text that names it."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from subbyte.capability import Capability, parse_shorthand
+from subbyte.config.fields import Values, parse_fields
+from subbyte.config.post_training import PostTrainingQuantConfig
+from subbyte.dtypes import registered_dtypes
+from subbyte.errors import ConfigError, SubbyteError, listing, nearest
+from subbyte.spec import OpInfo, Position
+
+Level = Literal["global", "type", "constraint", "position", "name"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One thing that is said of an op.
+
+    Args:
+        source: names it in messages and in `explain`.
+        level: who said it.
+        fields: by `tensor.field` or `quant_mode`, the alternatives.
+        section: the section whose data types are meant.
+        whole: it states the whole op (the name of a precision): what was said before is forgotten, but
+            for the mode where it says none. Otherwise its fields lie over what was said before.
+        lenient: what it says of a tensor that an op does not have is passed over (precisions, patterns).
+        insists: on the ops that it speaks of: `all` of them, only those with the role `weighted` or `matmul`
+            (patterns), `none`. One that cannot follow is an error; otherwise it is left float.
+        multiplying: speaks of the precision of weighted ops and matmuls alone; others take the mode.
+    """
+
+    source: str
+    level: Level
+    fields: Mapping[str, Values]
+    section: str | None = None
+    whole: bool = False
+    lenient: bool = False
+    insists: Literal["all", "multiplying", "none"] = "all"
+    multiplying: bool = False
+
+
+class RuleBook:
+    """All rules of a request, checked against a model; `for_op` gives those of one op, weakest first.
+
+    The order is: global precision, op types, constraints of the capability, first/last and recipes,
+    op names; within each the order given.
+
+    Raises:
+        ConfigError: a key matches nothing, a precision cannot be read or is excluded, or positions are
+            asked for where no forward was recorded.
+    """
+
+    def __init__(
+        self,
+        capability: Capability,
+        ops: Sequence[OpInfo],
+        config: PostTrainingQuantConfig,
+        first_last: str | None,
+    ) -> None:
+        self._capability = capability
+        self._config = config
+        self._ops = ops
+        text = config.precision
+        self._global = None if text is None else self._named(text, f"global {text!r}", "global", pattern=True)
+        self._check_approach()
+        self._types = [(keys, self._rule(key, value, "type")) for key, keys, value in self._type_keys()]
+        self._names = [(keys, self._rule(key, value, "name")) for key, keys, value in self._name_keys()]
+        self._constraints = [
+            (one, self._named(one.precision, f"constraint {one.precision!r} ({one.place})", "constraint"))
+            for one in capability.constraints
+        ]
+        self._positions = self._position_rules(first_last if first_last is not None else config.first_last)
+        self._check_positions()
+        self._check_tensors()
+
+    def for_op(self, op: OpInfo) -> list[Rule]:
+        """The rules that speak of an op, weakest first."""
+        rules = [self._global] if self._global else []
+        rules += [rule for types, rule in self._types if op.type in types]
+        rules += [rule for constraint, rule in self._constraints if constraint.applies_to(op)]
+        rules += [rule for positions, rule in self._positions if positions & op.positions]
+        rules += [rule for names, rule in self._names if op.name in names]
+        return [_mode_alone(rule) if rule.multiplying and op.role == "other" else rule for rule in rules]
+
+    def _named(self, text: str, source: str, level: Level, pattern: bool = False) -> Rule:
+        """The rule for a precision's name: a section, a data type, a shorthand."""
+        insists: Literal["all", "multiplying", "none"] = "multiplying" if pattern else "all"
+        rule = Rule(
+            source,
+            level,
+            {},
+            whole=True,
+            lenient=True,
+            insists="none" if level in ("global", "constraint") else insists,
+            multiplying=pattern and level != "name" and text not in _floats(),
+        )
+        self._refuse_excluded([text], source)
+        if text in self._capability.sections:
+            return replace(rule, section=text)
+        if text in _floats():
+            return replace(rule, fields={"weight.dtype": (text,), "activation.dtype": (text,)})
+        if text in registered_dtypes():
+            return replace(rule, fields={"weight.dtype": (text,)}, whole=False)
+        return replace(rule, fields=self._shorthand(text, source))
+
+    def _shorthand(self, text: str, source: str) -> dict[str, Values]:
+        try:
+            shorthand = parse_shorthand(text)
+        except SubbyteError as error:
+            names = [*self._capability.sections, *registered_dtypes()]
+            raise ConfigError(
+                f"{source}: {text!r} names no section of {self._capability.name} and no data type"
+                f"{nearest(text, names)} (sections: {listing(self._capability.sections)}); {error}"
+            ) from None
+        self._refuse_excluded(filter(None, (shorthand.weight, shorthand.activation)), source)
+        fields: dict[str, Values] = {name: (value,) for name, value in shorthand.fields().items()}
+        mode: str | None = shorthand.quant_mode
+        if mode == "static" and self._config.approach in ("dynamic", "auto"):
+            # The approach was chosen, while a shorthand without ':dynamic' says nothing. A dynamic
+            # activation keeps its default algorithm, which the approach 'auto' only knows later.
+            mode = "dynamic" if self._config.approach == "dynamic" else None
+            if mode:
+                fields.pop("activation.algorithm", None)
+        return fields | ({"quant_mode": (mode,)} if mode else {})
+
+    def _refuse_excluded(self, names: Iterable[str], source: str) -> None:
+        for name in names:
+            if name in self._config.excluded_precisions:
+                raise ConfigError(f"{source}: {name!r} is asked for and stands in excluded_precisions too")
+
+    def _rule(self, key: str, value: Any, level: Level) -> Rule:
+        source = f"op_{level}_dict[{key!r}]"
+        if isinstance(value, str):
+            return self._named(value, source, level)
+        fields = {
+            name: self._not_excluded(asked, source) for name, asked in parse_fields(value, source).items()
+        }
+        known = [op.name for op in self._ops] if level == "name" else self._known_types()
+        # A pattern may match ops with and without a weight; see _check_tensors.
+        return Rule(source, level, fields, lenient=pattern, insists="multiplying" if pattern else "all")
+
+    def _not_excluded(self, values: Values, source: str) -> Values:
+        kept = tuple(value for value in values if value not in self._config.excluded_precisions)
+        if not kept:
+            self._refuse_excluded(values, source)
+        return kept
+
+    def _known_types(self) -> list[str]:
+        return sorted(self._capability.op_types() | {op.type for op in self._ops})
+
+    def _type_keys(self) -> list[tuple[str, frozenset[str], Any]]:
+        return [
+            (key, _matching(key, self._known_types(), f"op_type_dict[{key!r}]", "op type"), value)
+            for key, value in self._config.op_type_dict.items()
+        ]
+
+    def _name_keys(self) -> list[tuple[str, frozenset[str], Any]]:
+        names = [op.name for op in self._ops]
+        return [
+            (key, _matching(key, names, f"op_name_dict[{key!r}]", "op of this model"), value)
+            for key, value in self._config.op_name_dict.items()
+        ]
+
+    def _position_rules(self, first_last: str | None) -> list[tuple[frozenset[Position], Rule]]:
+        rules = []
+        both: frozenset[Position] = frozenset({"first", "last"})
+        off = [name for name, wanted in self._config.recipes.items() if not wanted]
+        if first_last is not None:
+            rules.append((both, self._named(first_last, f"first_last={first_last!r}", "position")))
+        if off and first_last is not None and first_last not in _floats():
+            raise ConfigError(
+                f"recipes[{off[0]!r}]=False leaves an op float that first_last={first_last!r} quantizes"
+            )
+        for name in off:
+            position: frozenset[Position] = frozenset({"first"} if name.startswith("first") else {"last"})
+            rules.append((position, replace(self._named("fp32", f"recipes[{name!r}]=False", "position"))))
+        return rules
+
+    def _check_approach(self) -> None:
+        mode = self._global.fields.get("quant_mode", ("",))[0] if self._global else ""
+        approach = self._config.approach
+        if (approach == "weight_only" and mode in ("static", "dynamic")) or (
+            approach == "dynamic" and mode == "weight_only"
+        ):
+            raise ConfigError(
+                f"approach={approach!r} and precision={self._config.precision!r} ({mode}) contradict"
+            )
+
+    def _check_positions(self) -> None:
+        asked = [rule.source for _, rule in self._positions]
+        asked += [rule.source for one, rule in self._constraints if one.position]
+        if asked and self._ops and not any(op.positions for op in self._ops):
+            raise ConfigError(
+                f"{asked[0]} speaks of the first and last op, and which those are is known only from a forward: "
+                "pass calibration data (one batch is enough)"
+            )
+
+    def _check_tensors(self) -> None:
+        """A pattern that sets a field of a tensor which none of its ops has would do nothing, silently."""
+        for matched, rule in [*self._types, *self._names]:
+            ops = [op for op in self._ops if (op.type if rule.level == "type" else op.name) in matched]
+            if rule.whole or not ops:
+                continue
+            for tensor in {name.split(".")[0] for name in rule.fields} - {"quant_mode"}:
+                if not any(has_tensor(self._capability, op, tensor) for op in ops):
+                    raise ConfigError(
+                        f"{rule.source}: {tensor} is asked for, and no op that it speaks of quantizes one: "
+                        f"{listing(f'{op.name} ({op.type})' for op in ops[:8])}"
+                    )
+
+
+def _mode_alone(rule: Rule) -> Rule:
+    mode = {name: value for name, value in rule.fields.items() if name == "quant_mode"}
+    return replace(rule, fields=mode, section=None, whole=False)
+
+
+def has_tensor(capability: Capability, op: OpInfo, tensor: str) -> bool:
+    """Whether an op has a tensor that could be quantized; of an unlisted op, whether it has it at all."""
+    if tensor == "weight" and op.role != "weighted":
+        return False
+    if not capability.modes(op.type):
+        return tensor != "output"
+    return tensor in capability.tensors(op.type)
+
+
+def _floats() -> list[str]:
+    return [name for name, data_type in registered_dtypes().items() if data_type.is_float]
+
+
+def _matching(key: str, known: Sequence[str], where: str, what: str) -> frozenset[str]:
+    """The names that a key means: itself, else every name that it matches whole as a regular expression."""
+    if key in known:
+        return frozenset({key})
+    try:
+        pattern = re.compile(key)
+    except re.error as error:
+        raise ConfigError(
+            f"{where}: {key!r} is neither an {what} nor a regular expression ({error})"
+        ) from None
+    matched = frozenset(name for name in known if pattern.fullmatch(name))
+    if not matched:
+        raise ConfigError(f"{where}: no {what} matches{nearest(key, known)} (there are: {_shown(known)})")
+    return matched
+
+
+def _shown(names: Sequence[str], most: int = 40) -> str:
+    unique = sorted(set(names))
+    return listing(unique[:most]) + (f" and {len(unique) - most} more" if len(unique) > most else "")

@@ -1,0 +1,24 @@
+"""Pure tensor functions: quantize, dequantize, fake-quantize, pack, and the arithmetic on codes."""
+
+from subbyte.numerics.blocks import block_axis, expand, scale_shape, to_blocks
+from subbyte.numerics.integer_first import EXACT_IN_FP32, accumulator, rescale
+from subbyte.numerics.packing import pack, packed_size, unpack
+from subbyte.numerics.quantize import code_dtype, dequantize, fake_quantize, quantize
+from subbyte.numerics.quantized_tensor import QuantizedTensor
+from subbyte.numerics.schemes import (
+    Affine,
+    Codebook,
+    Scheme,
+    affine_snap,
+    register_scheme,
+    registered_schemes,
+    scheme_of,
+    stored_scale,
+)
+
+__all__ = [
+    "EXACT_IN_FP32", "Affine", "Codebook", "QuantizedTensor", "Scheme", "accumulator", "affine_snap",
+    "block_axis", "code_dtype", "dequantize", "expand", "fake_quantize", "pack", "packed_size", "quantize",
+    "register_scheme", "registered_schemes", "rescale", "scale_shape", "scheme_of", "stored_scale",
+    "to_blocks", "unpack",
+]

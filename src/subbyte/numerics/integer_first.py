@@ -1,0 +1,33 @@
+"""The arithmetic of a quantized op: integers first.
+
+`y = (sum (qx - zx)(qw - zw)) * (sx * sw) + b`: the inner sum exact, then one fp32 multiply and one fp32
+add, not contracted. fp32 holds sums of whole numbers exactly below 2^24; above, float64 does.
+"""
+
+import torch
+from torch import Tensor
+
+EXACT_IN_FP32 = float(1 << 24)
+
+
+def accumulator(bound: float, *, integer: bool) -> torch.dtype:
+    """The float dtype in which a sum of products is exact.
+
+    Args:
+        bound: of |sum| and of every partial sum: max|x| * sum|w|.
+        integer: whether the factors are whole numbers; other sums are rounded in any case.
+    """
+    return torch.float64 if integer and bound >= EXACT_IN_FP32 else torch.float32
+
+
+def rescale(total: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """`total * scale + bias` in fp32, as two roundings.
+
+    Args:
+        total: the exact sum, fp32 or float64.
+        scale: `sx * sw`, broadcastable against `total`.
+        bias: broadcastable against `total`.
+    """
+    # Two in-place passes, not addcmul: that one fuses and rounds once.
+    y = total.float() * scale
+    return y if bias is None else y + bias

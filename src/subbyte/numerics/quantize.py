@@ -1,0 +1,87 @@
+"""Quantize, dequantize, fake-quantize: pure functions of a tensor, its parameters and a spec."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from subbyte.errors import ConfigError
+from subbyte.numerics.blocks import scale_shape
+from subbyte.numerics.schemes import scheme_of
+from subbyte.spec import QuantParams, TensorSpec
+
+
+def code_dtype(spec: TensorSpec) -> torch.dtype:
+    """The torch dtype that holds codes: int8 for a signed type, else uint8."""
+    return torch.int8 if spec.dtype.qmin < 0 else torch.uint8
+
+
+def quantize(x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
+    """Codes of `x`.
+
+    Args:
+        x: fp32, bf16 or fp16, any shape and memory format.
+        params: scale and zero point in the shapes that QuantParams tells.
+        spec: dtype, scheme, granularity.
+
+    Returns:
+        int8 or uint8, of x's shape, every code inside spec.qmin..spec.qmax.
+
+    Raises:
+        ConfigError: the parameters do not fit the tensor and the granularity.
+    """
+    check_params(x.shape, params, spec)
+    return scheme_of(spec).quantize(x.float(), params, spec).to(code_dtype(spec))
+
+
+def dequantize(codes: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
+    """Values (fp32, of the shape of `codes`): grid value times scale."""
+    scheme = scheme_of(spec)
+    return scheme.grid(codes, params, spec) * scheme.scale(params, codes.shape, spec)
+
+
+def fake_quantize(x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
+    """`dequantize(quantize(x))` in x's dtype, with the straight-through gradient.
+
+    The gradient passes where x lies inside the range and is zero where it was clipped
+    (Bengio et al., 2013, and the clipped form of Hubara et al., 2016).
+    """
+    return _StraightThrough.apply(x, params, spec)  # type: ignore[no-any-return,no-untyped-call]
+
+
+class _StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
+        scheme = scheme_of(spec)
+        scale = scheme.scale(params, x.shape, spec)
+        snapped = scheme.snap(x.float(), params, spec) * scale
+        # Clipped means: further from its grid value than the widest step of the grid allows.
+        ctx.save_for_backward(((x.float() - snapped).abs() <= scale * _reach(spec)))
+        return snapped.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (inside,) = ctx.saved_tensors
+        return gradients[0] * inside, None, None
+
+
+def _reach(spec: TensorSpec) -> float:
+    """Half the widest step of the grid, in units of the scale."""
+    if spec.dtype.values is None:
+        return 0.5
+    ordered = sorted(spec.dtype.values)
+    return max(b - a for a, b in zip(ordered, ordered[1:], strict=False)) / 2
+
+
+def check_params(shape: torch.Size, params: QuantParams, spec: TensorSpec) -> None:
+    """Refuse parameters that do not fit.
+
+    Raises:
+        ConfigError: the scale's shape is not the one that the granularity implies.
+    """
+    expected = scale_shape(shape, spec)
+    if spec.scheme in ("sym", "asym") and params.scale.numel() != 1 and tuple(params.scale.shape) != expected:
+        raise ConfigError(
+            f"a tensor of shape {tuple(shape)} {spec.granularity} needs a scale of shape {expected}, "
+            f"not {tuple(params.scale.shape)}"
+        )

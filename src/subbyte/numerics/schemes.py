@@ -1,0 +1,232 @@
+"""Schemes: how real values and codes stand to each other.
+
+A value is `grid * scale`, where the grid value of a code is `code - zero_point` for an affine scheme
+and `table[code]` for a codebook. Arithmetic is done on grid values; scales are applied once, after.
+"""
+
+from abc import ABC, abstractmethod
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from subbyte.errors import ConfigError, listing, nearest
+from subbyte.numerics.blocks import expand
+from subbyte.spec import QuantParams, TensorSpec
+
+_TINY = torch.finfo(torch.float32).tiny
+_STORED = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "pow2": torch.float32}
+
+
+class Scheme(ABC):
+    """One way to map values to codes; subclass it and `register_scheme` to add another."""
+
+    @abstractmethod
+    def from_range(self, minimum: Tensor, maximum: Tensor, spec: TensorSpec) -> QuantParams:
+        """Parameters that represent `minimum..maximum` (any shape, fp32); of the same shape."""
+
+    @abstractmethod
+    def quantize(self, x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
+        """Codes of `x` (fp32), as whole numbers in a float tensor, inside spec.qmin..spec.qmax."""
+
+    @abstractmethod
+    def grid(self, codes: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
+        """Grid values (fp32) of `codes`."""
+
+    def snap(self, x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
+        """The grid values of the codes of `x`, in one step."""
+        return self.grid(self.quantize(x, params, spec), params, spec)
+
+    def grid_scale(self, params: QuantParams) -> Tensor:
+        """What grid values, and sums of their products, are multiplied by: fp32, of the scale's shape."""
+        return params.scale.float()
+
+    def scale(self, params: QuantParams, shape: torch.Size, spec: TensorSpec) -> Tensor:
+        """`grid_scale`, broadcastable against a tensor of `shape`."""
+        return expand(self.grid_scale(params), shape, spec)
+
+    def has_integer_grid(self, spec: TensorSpec) -> bool:
+        """Whether grid values are whole numbers, so that their products sum exactly."""
+        return False
+
+    def max_grid(self, spec: TensorSpec) -> float:
+        """A bound of |grid value| over all zero points."""
+        return float("inf")
+
+
+class Affine(Scheme):
+    """`q = clamp(round_half_even(x / s) + z, qmin, qmax)`; a grid value is `q - z`."""
+
+    def quantize(self, x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
+        return self.snap(x, params, spec) + expand(_zero_point(params), x.shape, spec)
+
+    def grid(self, codes: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
+        return codes.to(torch.float32) - expand(_zero_point(params), codes.shape, spec)
+
+    def snap(self, x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
+        zero_point = expand(_zero_point(params), x.shape, spec)
+        scale = self.scale(params, x.shape, spec)
+        return affine_snap(x, scale, (spec.qmin - zero_point).float(), (spec.qmax - zero_point).float())
+
+    def has_integer_grid(self, spec: TensorSpec) -> bool:
+        return True
+
+
+class Symmetric(Affine):
+    """The smallest scale that clips nothing the grid can hold: max(xmax/qmax, xmin/qmin) over non-zero ends.
+
+    The zero point is 0 for a signed type, and for an unsigned one whose data has no negative value;
+    else mid-range.
+    """
+
+    def from_range(self, minimum: Tensor, maximum: Tensor, spec: TensorSpec) -> QuantParams:
+        zero_point = torch.zeros_like(minimum, dtype=torch.int32)
+        if spec.qmin >= 0:
+            middle = (spec.qmin + spec.qmax + 1) // 2
+            zero_point = torch.where(minimum < 0, middle, zero_point + spec.qmin).to(torch.int32)
+        low, high = spec.qmin - zero_point, spec.qmax - zero_point
+        scale = torch.maximum(_over(maximum, high), _over(minimum, low))
+        # Data that lies wholly on the side that the grid lacks (int1 has no positive value).
+        absolute = torch.maximum(minimum.abs(), maximum.abs()) / torch.maximum(low.abs(), high.abs())
+        scale = torch.where(scale > 0, scale, absolute)
+        if spec.qmin < 0:
+            zero_point = torch.zeros((), dtype=torch.int32, device=minimum.device)
+        return QuantParams(stored_scale(scale, spec), zero_point)
+
+    def max_grid(self, spec: TensorSpec) -> float:
+        return float(max(abs(spec.qmin), abs(spec.qmax), spec.qmax - spec.qmin if spec.qmin >= 0 else 0))
+
+
+class Asymmetric(Affine):
+    """The range widened to hold 0; `s = (xmax - xmin) / (qmax - qmin)`, `z = clamp(round(qmin - xmin / s))`."""
+
+    def from_range(self, minimum: Tensor, maximum: Tensor, spec: TensorSpec) -> QuantParams:
+        minimum, maximum = minimum.clamp(max=0.0), maximum.clamp(min=0.0)
+        steps = spec.qmax - spec.qmin
+        scale = stored_scale(maximum / steps - minimum / steps, spec)
+        zero_point = (spec.qmin - minimum / scale.float()).round().clamp(spec.qmin, spec.qmax)
+        return QuantParams(scale, zero_point.to(torch.int32))
+
+    def max_grid(self, spec: TensorSpec) -> float:
+        return float(spec.qmax - spec.qmin)
+
+
+class Codebook(Scheme):
+    """The nearest value of a table, ties to the upper one; `s = max|x| / max|value|`."""
+
+    def from_range(self, minimum: Tensor, maximum: Tensor, spec: TensorSpec) -> QuantParams:
+        absolute = torch.maximum(minimum.abs(), maximum.abs())
+        return QuantParams(stored_scale(absolute / spec.dtype.max_magnitude, spec))
+
+    def quantize(self, x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
+        values, codes, boundaries = _table(spec.dtype.values or (), x.device)
+        return codes[self._rank(x, params, spec, boundaries)].float()
+
+    def grid(self, codes: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
+        table = torch.tensor(spec.dtype.values, dtype=torch.float32, device=codes.device)
+        return table[codes.long()]
+
+    def snap(self, x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
+        values, codes, boundaries = _table(spec.dtype.values or (), x.device)
+        if len(boundaries) == 1:
+            upper = x / self.scale(params, x.shape, spec) >= boundaries
+            return torch.where(upper, values[1], values[0])
+        return values[self._rank(x, params, spec, boundaries)]
+
+    def _rank(self, x: Tensor, params: QuantParams, spec: TensorSpec, boundaries: Tensor) -> Tensor:
+        return torch.bucketize((x / self.scale(params, x.shape, spec)).contiguous(), boundaries, right=True)
+
+    def has_integer_grid(self, spec: TensorSpec) -> bool:
+        return spec.dtype.has_integer_values
+
+    def max_grid(self, spec: TensorSpec) -> float:
+        return spec.dtype.max_magnitude
+
+
+def affine_snap(x: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """`clamp(round_half_even(x / scale), low, high)`: grid values, with low = qmin - z and high = qmax - z.
+
+    A true division, then bounds as tensors: a change of either is a change of data. Equal to rounding,
+    adding the zero point, clamping to qmin..qmax and subtracting it again.
+    """
+    return torch.minimum(torch.maximum(torch.round(x / scale), low), high)
+
+
+def stored_scale(scale: Tensor, spec: TensorSpec) -> Tensor:
+    """A usable scale in the spec's format: 1 for an all-zero block, and never 0 by underflow."""
+    scale = torch.where(scale > 0, scale, 1.0).clamp(min=_TINY)
+    if spec.scale_format == "pow2":
+        mantissa, exponent = torch.frexp(scale)
+        exponent = torch.where(mantissa == 0.5, exponent - 1, exponent)
+        scale = torch.ldexp(torch.ones_like(scale), exponent)
+    narrow = _STORED[spec.scale_format]
+    limits = torch.finfo(narrow)
+    return scale.clamp(limits.tiny, limits.max).to(narrow)
+
+
+@lru_cache(maxsize=64)
+def _sorted_table(values: tuple[float, ...]) -> tuple[list[float], list[int], list[float]]:
+    order = sorted(range(len(values)), key=lambda code: (values[code], code))
+    # Of the two zeros of a sign-magnitude table only the first code is ever written.
+    order = [code for rank, code in enumerate(order) if rank == 0 or values[code] != values[order[rank - 1]]]
+    ordered = [values[code] for code in order]
+    return ordered, order, [(a + b) / 2 for a, b in zip(ordered, ordered[1:], strict=False)]
+
+
+def _table(values: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Values in rising order, their codes, and the boundaries between them."""
+    ordered, codes, boundaries = _sorted_table(values)
+    return (
+        torch.tensor(ordered, dtype=torch.float32, device=device),
+        torch.tensor(codes, device=device),
+        torch.tensor(boundaries, dtype=torch.float32, device=device),
+    )
+
+
+def _over(end: Tensor, code: Tensor) -> Tensor:
+    return torch.where(code != 0, end / torch.where(code != 0, code, 1), 0.0)
+
+
+def _zero_point(params: QuantParams) -> Tensor:
+    if params.zero_point is None:
+        raise ConfigError("an affine scheme needs a zero point; give QuantParams(scale, zero_point)")
+    return params.zero_point
+
+
+_SCHEMES: dict[str, Scheme] = {"sym": Symmetric(), "asym": Asymmetric()}
+_CODEBOOK = Codebook()
+
+
+def register_scheme(name: str, scheme: Scheme) -> Scheme:
+    """Make a scheme known by name, for `TensorSpec(scheme=name)` and capability files.
+
+    Raises:
+        ConfigError: the name is taken, or this is no Scheme.
+    """
+    if not isinstance(scheme, Scheme):
+        raise ConfigError(f"scheme {name!r} must be an instance of a Scheme subclass, not {scheme!r}")
+    if _SCHEMES.setdefault(name, scheme) is not scheme:
+        raise ConfigError(f"scheme name {name!r} is taken; choose another")
+    return scheme
+
+
+def registered_schemes() -> tuple[str, ...]:
+    """The names of all schemes."""
+    return tuple(_SCHEMES)
+
+
+def scheme_of(spec: TensorSpec) -> Scheme:
+    """The scheme that a spec names; `sym` of a codebook type is the table lookup.
+
+    Raises:
+        ConfigError: the spec names no registered scheme, or is of a float type.
+    """
+    if spec.is_float:
+        raise ConfigError(f"{spec.dtype} is a float type: there is nothing to quantize")
+    if spec.scheme not in _SCHEMES:
+        raise ConfigError(
+            f"scheme {spec.scheme!r} is unknown{nearest(spec.scheme, _SCHEMES)} (known: {listing(_SCHEMES)})"
+        )
+    if spec.dtype.kind == "codebook" and spec.scheme == "sym":
+        return _CODEBOOK
+    return _SCHEMES[spec.scheme]
