@@ -1,0 +1,37 @@
+"""Subbyte: quantization below eight bits for PyTorch."""
+
+from subbyte.calibration import quantize_tensor, register_algorithm
+from subbyte.capability import Capability, load_capability
+from subbyte.config import PostTrainingQuantConfig
+from subbyte.dtypes import DataType, dtype, register_dtype
+from subbyte.errors import (
+    CalibrationError,
+    CapabilityError,
+    CheckpointError,
+    ConfigError,
+    DataTypeError,
+    ModelError,
+    SubbyteError,
+    UnseenOpError,
+)
+from subbyte.export.checkpoint import load, save
+from subbyte.numerics import QuantizedTensor, Scheme, register_scheme
+from subbyte.quantization import convert, fit, prepare, quantize, query_fw_capability, weights
+from subbyte.report import explain, summary
+from subbyte.spec import OpConfig, QuantParams, TensorSpec, TuneConfig
+
+__all__ = [
+    # the job
+    "quantize", "prepare", "convert", "fit", "save", "load", "summary", "explain", "weights",
+    # data types and tensors
+    "DataType", "dtype", "register_dtype", "QuantizedTensor", "quantize_tensor",
+    # what is asked, and what can be
+    "Capability", "load_capability", "query_fw_capability", "OpConfig", "PostTrainingQuantConfig", "QuantParams",
+    "TensorSpec", "TuneConfig",
+    # open registries
+    "Scheme", "register_algorithm", "register_scheme",
+    # errors
+    "SubbyteError", "CalibrationError", "CapabilityError", "CheckpointError", "ConfigError", "DataTypeError",
+    "ModelError", "UnseenOpError",
+]  # fmt: skip
+__version__ = "0.1.0"

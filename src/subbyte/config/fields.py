@@ -1,4 +1,4 @@
-"""What a request says of one op, flattened: `{'weight': {'dtype': ['int4']}}` is `{'weight.dtype': ('int4',)}`."""
+"""A request for one op, flattened: `{'weight': {'dtype': ['int4']}}` is `{'weight.dtype': ('int4',)}`."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def parse_fields(value: Any, where: str) -> dict[str, Values]:
         where: begins every message.
 
     Returns:
-        By `tensor.field` and `quant_mode`, the alternatives in the order given; a value alone is a list of one.
+        By `tensor.field` and `quant_mode`, the alternatives in the order given; a lone value is one.
 
     Raises:
         ConfigError: a misspelt key, or a value of the wrong kind.

@@ -96,8 +96,8 @@ def _check_allowed(capability: Capability, op: OpInfo, config: OpConfig) -> None
     table = Table(capability, op, config.quant_mode)
     if not table.entries:
         raise ConfigError(
-            f"{table}: TuneConfig quantizes it, but {capability.name} lists no {op.type} in {config.quant_mode} mode "
-            f"(it has: {listing(capability.modes(op.type))})"
+            f"{table}: TuneConfig quantizes it, but {capability.name} lists no {op.type} in "
+            f"{config.quant_mode} mode (it has: {listing(capability.modes(op.type))})"
         )
     # Every field is asked for, so all sections that allow it give the same.
     choose_section(table, _asked(config))

@@ -10,7 +10,10 @@ from subbyte.errors import ConfigError
 from subbyte.spec import TuneConfig
 
 Request = PostTrainingQuantConfig | TuneConfig
-_FORMS = "a shorthand such as 'w4a8', a YAML file (.yaml, .yml), a dictionary, a PostTrainingQuantConfig or a TuneConfig"
+_FORMS = (
+    "a shorthand such as 'w4a8', a YAML file (.yaml, .yml), a dictionary, "
+    "a PostTrainingQuantConfig or a TuneConfig"
+)
 
 
 def as_request(config: Any) -> Request:

@@ -11,7 +11,7 @@ from subbyte.config.post_training import PostTrainingQuantConfig
 from subbyte.config.request import as_request
 from subbyte.config.rules import Rule, RuleBook
 from subbyte.config.select import Sources, Table, build_config, choose_section, default_section
-from subbyte.dtypes import registered_dtypes
+from subbyte.dtypes import dtype, registered_dtypes
 from subbyte.errors import ConfigError, listing, nearest
 from subbyte.spec import OpConfig, OpInfo, OpKey, QuantMode, TensorSpec, TuneConfig
 
@@ -85,7 +85,7 @@ class _Op:
 
     def resolve(self, rules: Sequence[Rule]) -> Resolved:
         """In the mode that is asked; with approach `auto` in the first that the capability has for the op."""
-        asked = asked_mode(rules)
+        asked = asked_mode(rules, self._op)
         modes = self._modes(asked)
         problem: ConfigError | None = None
         for mode in modes:
@@ -125,12 +125,14 @@ class _Op:
         rest = {key: wish for key, wish in merged.items() if not key.startswith("activation.")}
         if not self._capability.entries(self._op.type, "weight_only"):
             raise ConfigError(
-                f"{self}: {activation.source} leaves the activation {name}, and {self._capability.name} has no "
-                f"weight_only {self._op.type} (modes: {listing(self._capability.modes(self._op.type))})"
+                f"{self}: {activation.source} leaves the activation {name}, and "
+                f"{self._capability.name} has no weight_only {self._op.type} (modes: {listing(self._capability.modes(self._op.type))})"
             )
         config, sources = self._in_mode("weight_only", rest, asked)
         fields = sources | {"activation.dtype": activation.source, "quant_mode": activation.source}
-        return config if name == "fp32" else replace(config, activation=TensorSpec(name)), fields  # type: ignore[arg-type]
+        if name != "fp32":
+            config = replace(config, activation=TensorSpec(dtype(name)))
+        return config, fields
 
     def _in_mode(self, mode: QuantMode, merged: Wishes, asked: Asked | None) -> Resolved:
         table = Table(self._capability, self._op, mode, self._excluded)
@@ -157,7 +159,7 @@ class _Op:
 
     def _unlisted(self, merged: Wishes, modes: Sequence[QuantMode], asked: Asked | None) -> Resolved:
         """An op type that the capability does not have in this mode: float, unless something insists."""
-        insisting = [wish for wish in [*merged.values(), *([asked] if asked else [])] if wish.explicit]
+        insisting = [wish for wish in [*merged.values(), *([asked] if asked else [])] if wish.insists]
         # The name of a weight-only precision says nothing of an op without weight.
         says_nothing = not merged and self._op.role != "weighted" and modes[0] == "weight_only"
         if insisting and not says_nothing:
@@ -166,7 +168,8 @@ class _Op:
             hint = f"it has {listing(listed)}" if listed else f"op types: {listing(types)}"
             raise ConfigError(
                 f"{self}: {insisting[-1].source} asks to quantize it, but {self._capability.name} lists no "
-                f"{self._op.type} in {' or '.join(modes)} mode{'' if listed else nearest(self._op.type, types)} ({hint})"
+                f"{self._op.type} in {' or '.join(modes)} mode"
+                f"{'' if listed else nearest(self._op.type, types)} ({hint})"
             )
         reason = f"capability {self._capability.name} lists no {self._op.type} in {' or '.join(modes)} mode"
         return self._float(self._default_float(), reason)
@@ -181,16 +184,13 @@ class _Op:
         sources = {f"{tensor}.dtype": source for tensor in tensors}
         if name == "fp32":
             return OpConfig(), sources
-        specs = {tensor: TensorSpec(name) for tensor in tensors}  # type: ignore[arg-type]
-        return OpConfig(**specs), sources
+        spec = TensorSpec(dtype(name))
+        return OpConfig(weight=spec if "weight" in tensors else None, activation=spec), sources
 
     def _check_float(self, name: str, source: str) -> None:
         if not self._capability.allows_float(self._op.type, name):
-            floats = [
-                known
-                for known in self._capability.floats
-                if self._capability.allows_float(self._op.type, known)
-            ]
+            listed = self._capability.floats
+            floats = [known for known in listed if self._capability.allows_float(self._op.type, known)]
             raise ConfigError(
                 f"{self}: {source} leaves it in {name}, which {self._capability.name} does not list for "
                 f"{self._op.type}{nearest(name, floats)} (float types: {listing(floats)})"

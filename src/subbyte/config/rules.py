@@ -110,10 +110,12 @@ class RuleBook:
         try:
             shorthand = parse_shorthand(text)
         except SubbyteError as error:
+            if text.startswith("w"):
+                raise ConfigError(f"{source}: {error}") from None
             names = [*self._capability.sections, *registered_dtypes()]
             raise ConfigError(
-                f"{source}: {text!r} names no section of {self._capability.name} and no data type"
-                f"{nearest(text, names)} (sections: {listing(self._capability.sections)}); {error}"
+                f"{source}: {text!r} names no section of {self._capability.name}, no data type and is no "
+                f"shorthand such as w4a8{nearest(text, names)} (sections: {listing(self._capability.sections)})"
             ) from None
         self._refuse_excluded(filter(None, (shorthand.weight, shorthand.activation)), source)
         fields: dict[str, Values] = {name: (value,) for name, value in shorthand.fields().items()}
@@ -133,12 +135,12 @@ class RuleBook:
 
     def _rule(self, key: str, value: Any, level: Level) -> Rule:
         source = f"op_{level}_dict[{key!r}]"
-        if isinstance(value, str):
-            return self._named(value, source, level)
-        fields = {
-            name: self._not_excluded(asked, source) for name, asked in parse_fields(value, source).items()
-        }
         known = [op.name for op in self._ops] if level == "name" else self._known_types()
+        pattern = key not in known
+        if isinstance(value, str):
+            return self._named(value, source, level, pattern)
+        parsed = parse_fields(value, source)
+        fields = {name: self._not_excluded(asked, source) for name, asked in parsed.items()}
         # A pattern may match ops with and without a weight; see _check_tensors.
         return Rule(source, level, fields, lenient=pattern, insists="multiplying" if pattern else "all")
 
@@ -194,7 +196,7 @@ class RuleBook:
         asked += [rule.source for one, rule in self._constraints if one.position]
         if asked and self._ops and not any(op.positions for op in self._ops):
             raise ConfigError(
-                f"{asked[0]} speaks of the first and last op, and which those are is known only from a forward: "
+                f"{asked[0]} speaks of the first and last op, and only a forward shows which those are: "
                 "pass calibration data (one batch is enough)"
             )
 

@@ -90,12 +90,19 @@ def choose_section(table: Table, asked: Wishes) -> tuple[str, Wishes]:
         if lead is not None:
             trial = fields | {lead: Asked((value,), fields[lead].source, fields[lead].insists)}
         candidates = [section for section, entry in table.entries.items() if _serves(table, entry, trial)]
+        if pinned is not None and pinned not in candidates and _insists_on(asked["section"], lead, asked):
+            continue
         for favourite in (pinned, value, table.capability.default):
             if favourite in candidates:
                 return favourite, trial
         if candidates:
             return _unanimous(table, candidates, trial), trial
     raise _refusal(table, asked)
+
+
+def _insists_on(section: Asked, lead: str | None, asked: Wishes) -> bool:
+    """Whether the rule that named a section still decides: no later one named another data type."""
+    return lead is None or asked[lead].source == section.source
 
 
 def _serves(table: Table, entry: OpCapability, fields: Wishes) -> bool:
@@ -183,18 +190,17 @@ def _refusal(table: Table, asked: Wishes) -> ConfigError:
             f"{table}: {section.source} means section {section.values[0]!r}, which has no {table.mode} "
             f"{table.op.type} (sections that have: {listing(table.entries)})"
         )
-    if not fields and "section" in asked:
-        section = asked["section"]
+    if "section" in asked and not _has_defaults(table, table.entries[asked["section"].values[0]], fields):
         return ConfigError(
-            f"{table}: {section.source} means section {section.values[0]!r}, which has no data type of its own "
-            "('*'); ask for a data type"
+            f"{table}: {asked['section'].source} means a section that has no data type of its own ('*'); ask for "
+            "a data type"
         )
     together = ", ".join(
         f"{name} {'/'.join(map(str, wish.values))} ({wish.source})" for name, wish in fields.items()
     )
     return ConfigError(
-        f"{table}: no section of {table.capability.name} allows all of this in {table.mode} mode: {together}. "
-        + "; ".join(_objections(table, fields))
+        f"{table}: no section of {table.capability.name} allows all of this in {table.mode} mode: "
+        f"{together}. " + "; ".join(_objections(table, fields))
     )
 
 
@@ -224,8 +230,8 @@ def _not_allowed(table: Table, name: str, values: Iterable[Any], source: str) ->
     } - table.excluded
     wanted = "/".join(map(str, values))
     return ConfigError(
-        f"{where} asks for {name} {wanted!r}, which {table.capability.name} does not list for {table.op.type} "
-        f"in {table.mode} mode{nearest(wanted, allowed)} (allowed: {listing(allowed)})"
+        f"{where} asks for {name} {wanted!r}, which {table.capability.name} does not list for "
+        f"{table.op.type} in {table.mode} mode{nearest(wanted, allowed)} (allowed: {listing(allowed)})"
     )
 
 

@@ -24,10 +24,11 @@ def rescale(total: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     """`total * scale + bias` in fp32, as two roundings.
 
     Args:
-        total: the exact sum, fp32 or float64.
+        total: the exact sum, fp32 or float64; overwritten where it can be.
         scale: `sx * sw`, broadcastable against `total`.
         bias: broadcastable against `total`.
     """
-    # Two in-place passes, not addcmul: that one fuses and rounds once.
-    y = total.float() * scale
-    return y if bias is None else y + bias
+    # A multiply and an add, not addcmul: that one rounds once.
+    y = total.float()
+    y = y.mul_(scale) if scale.ndim <= y.ndim and not y.requires_grad else y * scale
+    return y if bias is None else y.add_(bias)

@@ -149,7 +149,13 @@ def affine_snap(x: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
     A true division, then bounds as tensors: a change of either is a change of data. Equal to rounding,
     adding the zero point, clamping to qmin..qmax and subtracting it again.
     """
-    return torch.minimum(torch.maximum(torch.round(x / scale), low), high)
+    y = x / scale
+    if torch.is_grad_enabled() and y.requires_grad:
+        return torch.minimum(torch.maximum(torch.round(y), low), high)
+    # In place: fresh memory costs more than the arithmetic.
+    y.round_()
+    torch.maximum(y, low, out=y)
+    return torch.minimum(y, high, out=y)
 
 
 def stored_scale(scale: Tensor, spec: TensorSpec) -> Tensor:

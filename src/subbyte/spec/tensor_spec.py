@@ -114,7 +114,9 @@ class TensorSpec:
     def __str__(self) -> str:
         if self.is_float:
             return self.dtype.name
-        return f"{self.dtype.name} {self.scheme} {self.granularity} {self.algorithm}"
+        fields = self.to_dict()
+        main = [str(fields.pop(name)) for name in ("dtype", "scheme", "granularity", "algorithm")]
+        return " ".join([*main, *(f"{name}={value}" for name, value in fields.items())])
 
 
 def check_keys(values: Mapping[str, Any], allowed: list[str], what: str) -> None:

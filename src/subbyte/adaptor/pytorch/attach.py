@@ -22,8 +22,16 @@ from subbyte.numerics import dequantize, quantize
 from subbyte.spec import OpConfig
 
 
-def attach(model: nn.Module, state: QuantizationState, names: Iterable[str]) -> None:
+def attach(
+    model: nn.Module, state: QuantizationState, names: Iterable[str], *, calibrate_weights: bool = True
+) -> None:
     """Prepare the named ops as state.config says; those that stay float are left alone.
+
+    Args:
+        model: float, or prepared in part.
+        state: configuration and recording.
+        names: of ops in state.graph.
+        calibrate_weights: off where packed weights are about to take their place.
 
     Raises:
         ConfigError: an op cannot have what it is configured to.
@@ -32,8 +40,11 @@ def attach(model: nn.Module, state: QuantizationState, names: Iterable[str]) -> 
     ops = [state.graph.ops[name] for name in names]
     for op in ops:
         config = state.requested(op.info.key)
+        _check_floats(op, config)
         if op.kind == "module" and config is not None and not config.is_float:
-            _attach_module(model, state, op, config)
+            module = _attach_module(model, state, op, config)
+            if calibrate_weights and isinstance(module, PreparedWeighted):
+                _calibrate_weight(state, module)
     if _has_functional(state):
         for op in ops:
             if op.kind == "function":
@@ -52,14 +63,19 @@ def _is_quantized(config: OpConfig | None) -> bool:
     return config is not None and not config.is_float and config.quant_mode != "weight_only"
 
 
-def _attach_module(model: nn.Module, state: QuantizationState, op: Op, config: OpConfig) -> None:
+def _check_floats(op: Op, config: OpConfig | None) -> None:
+    for spec in (config.weight, config.activation) if config is not None else ():
+        if spec is not None and spec.is_float and spec.dtype.bits != 32:
+            raise ConfigError(f"op {op.name!r}: a float op runs in fp32 here, not in {spec.dtype}")
+
+
+def _attach_module(model: nn.Module, state: QuantizationState, op: Op, config: OpConfig) -> nn.Module:
     module: Any = model.get_submodule(op.name)
     if isinstance(module, QuantizedModule):
         _add_calls(state, module.input_quantizers, op, config)
-        if op.norm and isinstance(module, PreparedWeighted) and not module.norm:
+        if isinstance(module, PreparedWeighted) and not module.norm:
             _fold_norm(model, module, op)
-            _calibrate_weight(state, module)
-        return
+        return module
     handler = handler_of(module)
     assert handler is not None
     handler.check(module, op.name)
@@ -68,10 +84,10 @@ def _attach_module(model: nn.Module, state: QuantizationState, op: Op, config: O
     _add_calls(state, module.input_quantizers, op, config)
     if not isinstance(handler, WeightedHandler):
         swap(module, QuantizedModule)
-        return
+        return module
     _attach_weight(module, handler, op, config)
     _fold_norm(model, module, op)
-    _calibrate_weight(state, module)
+    return module
 
 
 def _attach_weight(module: Any, handler: WeightedHandler, op: Op, config: OpConfig) -> None:

@@ -61,3 +61,7 @@ class AbsorbedBatchNorm(Swapped):
         for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
             if name in module._parameters or name in module._buffers:
                 setattr(module, name, None)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        # BatchNorm's own would put back the counter that is gone.
+        return

@@ -3,7 +3,7 @@
 import copy
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.batch_norm import AbsorbedBatchNorm, FoldedBatchNorm
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
@@ -33,49 +33,58 @@ def convert_in_place(prepared: nn.Module) -> nn.Module:
     prepared.eval()
     packed: Packed = {}
     weighted = [module for module in prepared.modules() if isinstance(module, PreparedWeighted)]
-    for module in weighted:
-        _pack(module, packed)
-    for module in weighted:
-        _drop_float_weight(module, packed)
-    for module in list(prepared.modules()):
-        if isinstance(module, FoldedBatchNorm):
-            swap(module, AbsorbedBatchNorm)  # type: ignore[arg-type]
-            module.absorb()  # type: ignore[attr-defined]
-    _forget_calibration(state)
-    state.converted = True
+    # All are packed before the first float weight goes: tied ones are read more than once.
+    parts = [_pack(module, packed) for module in weighted]
+    for module, (weight, factor, bias) in zip(weighted, parts, strict=True):
+        install(module, weight, factor, bias)
+    finish(prepared, state)
     return prepared
 
 
-def _pack(module: Any, packed: Packed) -> None:
-    norm = module.folded_norm
-    key = _key(module)
-    if key not in packed:
-        packed[key] = PackedWeight(module.weight_quantizer.packed(module, module.handler, norm), module.handler)
-    factor, bias = folded(module, norm)
-    if factor is not None and folds_first(module.weight_spec):
-        factor = None
-    if norm is not None:
+def install(module: Any, weight: PackedWeight, factor: Tensor | None, bias: Tensor | None) -> None:
+    """Make a prepared module a converted one that holds these.
+
+    Args:
+        module: swapped to PreparedWeighted.
+        weight: packed.
+        factor: BatchNorm's, for each output channel; None where there is none or it is in the weight.
+        bias: with BatchNorm's shift; None keeps the module's own.
+    """
+    if bias is not None:
         module.bias = nn.Parameter(bias, requires_grad=False)
     module.register_buffer("norm_factor", factor)
-
-
-def _key(module: Any) -> tuple[int, TensorSpec]:
-    # A weight that a BatchNorm was folded into is no longer the one that another op may share.
-    owner = module if module.norm and folds_first(module.weight_spec) else module.weight
-    return (id(owner), module.weight_spec)
-
-
-def _drop_float_weight(module: Any, packed: Packed) -> None:
-    weight = packed[_key(module)]
     del module.weight_quantizer, module.norm, module.weight_spec
     del module.weight
     module.weight = weight
     swap(module, ConvertedWeighted)
 
 
-def _forget_calibration(state: QuantizationState) -> None:
+def finish(model: nn.Module, state: QuantizationState) -> None:
+    """What is left to do once every weighted module is converted."""
+    for module in list(model.modules()):
+        if isinstance(module, FoldedBatchNorm):
+            swap(module, AbsorbedBatchNorm)  # type: ignore[arg-type]
+            module.absorb()  # type: ignore[attr-defined]
     for quantizer in state.static_quantizers():
         quantizer.statistics = quantizer.algorithm.statistics(quantizer.spec)
+    state.converted = True
+
+
+def _pack(module: Any, packed: Packed) -> tuple[PackedWeight, Tensor | None, Tensor | None]:
+    norm = module.folded_norm
+    key = _key(module)
+    if key not in packed:
+        packed[key] = PackedWeight(module.weight_quantizer.packed(module, module.handler, norm), module.handler)
+    if norm is None:
+        return packed[key], None, None
+    factor, bias = folded(module, norm)
+    return packed[key], None if folds_first(module.weight_spec) else factor, bias
+
+
+def _key(module: Any) -> tuple[int, TensorSpec]:
+    # A weight that a BatchNorm was folded into is no longer the one that another op may share.
+    owner = module if module.norm and folds_first(module.weight_spec) else module.weight
+    return (id(owner), module.weight_spec)
 
 
 def packed_weights(model: nn.Module) -> dict[str, Any]:

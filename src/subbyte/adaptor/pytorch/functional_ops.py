@@ -63,10 +63,11 @@ class Elementwise(FunctionalOp):
         first, second = self.inputs(args, kwargs)
         a, b = quantized(first, slots[0]), quantized(second, slots[1])
         rest = {key: value for key, value in kwargs.items() if key not in ("other", "out")}
-        result = _plain(function, self.op_type)(a, b, *args[2:], **rest)
-        if _is_in_place(function):
-            return first.copy_(result)
-        return result
+        if not _is_in_place(function):
+            return function(a, b, *args[2:], **rest)
+        if a is not first:
+            first.copy_(a)
+        return function(first, b, *args[2:], **rest)
 
 
 class Concatenation(FunctionalOp):
@@ -159,7 +160,7 @@ class Activation(FunctionalOp):
         in_place = _is_in_place(function) or rest.get("inplace")
         value = quantized(x, slots[0])
         if in_place and value is not x:
-            return x.copy_(function(value.clone(), *args[1:], **rest))
+            value = x.copy_(value)
         return function(value, *args[1:], **rest)
 
 
@@ -193,11 +194,6 @@ def product(a: Tensor, b: Tensor, a_quantizer: InputQuantizer | None, b_quantize
     integer = all(each.scheme.has_integer_grid(each.spec) for each in schemes)
     kind = accumulator(bound, integer=integer)
     return rescale(a_grid.to(kind) @ b_grid.to(kind), a_scale * b_scale, None).to(a.dtype)
-
-
-def _plain(function: Function, op_type: str) -> Function:
-    """The function that makes a new tensor, of one that may write into its first argument."""
-    return getattr(torch, op_type) if _is_in_place(function) else function
 
 
 def _is_in_place(function: Function) -> bool:

@@ -96,7 +96,7 @@ class Quantizer(nn.Module):
         if self.training:
             return fake_quantize(x, self.params, self.spec)
         grid, scale = self.snap(x)
-        return (grid * scale).to(x.dtype)
+        return grid.mul_(scale).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.name}: {self.spec}"

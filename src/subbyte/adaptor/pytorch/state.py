@@ -36,7 +36,6 @@ class QuantizationState(nn.Module):
         self.weight_sqnr: dict[str, float] = {}
         self.activation_sqnr: dict[str, float] = {}
         self.input_keys: dict[str, list[str]] = {}
-        self._shared: dict[tuple[str, TensorSpec], str] = {}
 
     def input_quantizer(
         self, op: str, slot: str, producer: str | None, spec: TensorSpec, *, dynamic: bool
@@ -50,8 +49,8 @@ class QuantizationState(nn.Module):
             spec: how.
             dynamic: whether the range is taken from each tensor.
         """
-        own = f"{op}:{slot}".replace(".", "/")
-        key = own if producer is None or dynamic else self._shared.setdefault((producer, spec), own)
+        name = f"{op}:{slot}" if producer is None or dynamic else f"{producer} {spec}"
+        key = name.replace(".", "/")  # the name of a submodule holds no dot
         if key not in self.quantizers:
             kind = DynamicQuantizer if dynamic else ActivationQuantizer
             self.quantizers[key] = kind(f"{op} (input {slot})", spec, self.run)

@@ -1,0 +1,42 @@
+"""The PyTorch adaptor behind the interface that configuration and tuning see."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from subbyte.adaptor.base import Adaptor
+from subbyte.adaptor.pytorch.batch import batches
+from subbyte.adaptor.pytorch.convert import convert_in_place
+from subbyte.adaptor.pytorch.discovery import discover
+from subbyte.adaptor.pytorch.prepare import Resolver, check_float, prepare, static_graph
+from subbyte.capability import Capability
+from subbyte.config import resolve
+from subbyte.spec import OpInfo, TuneConfig
+
+
+class PyTorchAdaptor(Adaptor):
+    """Quantizes torch.nn.Module, as one capability allows."""
+
+    def __init__(self, capability: Capability) -> None:
+        self.capability = capability
+
+    def operators(self, model: nn.Module, data: Any = None) -> Sequence[OpInfo]:
+        check_float(model)
+        graph = static_graph(model) if data is None else discover(model, next(batches(data)))
+        return [op.info for op in graph if op.quantizable]
+
+    def query_fw_capability(self, model: nn.Module, data: Any = None) -> dict[str, Any]:
+        opwise = {op.key: self.capability.configurations(op.type) for op in self.operators(model, data)}
+        return {"opwise": opwise, "optypewise": {op_type: allowed for (_, op_type), allowed in opwise.items()}}
+
+    def prepare(self, model: nn.Module, config: Any, data: Any = None, first_last: str | None = None,
+                limit: int | None = None) -> nn.Module:  # fmt: skip
+        """A prepared and calibrated copy, from any form of request."""
+        return prepare(model, self._resolver(config, first_last), data, limit)
+
+    def quantize(self, model: nn.Module, tune_config: TuneConfig, data: Any = None) -> nn.Module:
+        return convert_in_place(self.prepare(model, tune_config, data))
+
+    def _resolver(self, config: Any, first_last: str | None) -> Resolver:
+        return lambda ops: resolve(self.capability, ops, config, first_last)

@@ -1,0 +1,1 @@
+"""Writing quantized models to files, and reading them back."""

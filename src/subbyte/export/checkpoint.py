@@ -1,0 +1,133 @@
+"""save and load: a converted model as one safetensors file of its true size."""
+
+import copy
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from subbyte.adaptor.pytorch.attach import attach
+from subbyte.adaptor.pytorch.convert import finish, install
+from subbyte.adaptor.pytorch.fingerprint import fingerprint
+from subbyte.adaptor.pytorch.prepare import check_float
+from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
+from subbyte.adaptor.pytorch.state import STATE, state_of
+from subbyte.adaptor.pytorch.weight import PackedWeight
+from subbyte.errors import CheckpointError, ModelError
+from subbyte.export.header import state_from, state_header
+from subbyte.export.safe_file import read, write
+from subbyte.numerics import QuantizedTensor
+from subbyte.report import summary
+from subbyte.spec import TensorSpec
+
+
+def save(model: nn.Module, path: str | Path) -> None:
+    """Write a converted model: packed codes, scales, what stayed float, and how it was made.
+
+    The file appears whole or not at all; no pickle is in it.
+
+    Raises:
+        ModelError: the model is not converted.
+        CheckpointError: the file cannot be written.
+    """
+    state = state_of(model)
+    if not state.converted:
+        raise ModelError("only a converted model is saved; call subbyte.convert(model) first")
+    tensors, aliases = _without_aliases(model.state_dict())
+    report = summary(model)
+    header = state_header(state) | {"weights": _weight_specs(model), "aliases": aliases, "report": report.to_dict()}
+    write(path, tensors, header)
+
+
+def load(path: str | Path, float_model: nn.Module) -> nn.Module:
+    """Read a converted model back.
+
+    Args:
+        path: what `save` wrote.
+        float_model: of the structure that was quantized; its values do not matter, and it is not changed.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, altered, of another version, or of another model.
+        ModelError: float_model is quantized already.
+    """
+    check_float(float_model)
+    tensors, header = read(path)
+    state = state_from(header)
+    if fingerprint(float_model) != state.fingerprint:
+        raise CheckpointError(
+            f"{path} is of another model than this {type(float_model).__name__}: names, types or shapes differ; "
+            "build the model that was quantized"
+        )
+    model = copy.deepcopy(float_model)
+    device = next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
+    attach(model, state, list(state.graph.ops), calibrate_weights=False)
+    tensors |= {alias: tensors[name] for alias, name in header["aliases"].items()}
+    _install_weights(model, tensors, header["weights"])
+    finish(model, state)
+    setattr(model, STATE, state)
+    _load_values(model, tensors, path)
+    state.run.phase = "quantize"
+    return model.to(device).eval()
+
+
+def read_report(path: str | Path) -> dict[str, Any]:
+    """The rows and totals that a checkpoint was saved with; needs no model.
+
+    Raises:
+        CheckpointError: as for `load`.
+    """
+    _, header = read(path)
+    report: dict[str, Any] = header["report"]
+    return report
+
+
+def _without_aliases(state_dict: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors that share memory are stored once; the other names point there."""
+    tensors: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    first: dict[tuple[int, Any, Any], str] = {}
+    for name, tensor in state_dict.items():
+        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
+        if tensor.numel() and key in first and tensors[first[key]].dtype == tensor.dtype:
+            aliases[name] = first[key]
+        else:
+            first[key] = name
+            tensors[name] = tensor.clone() if tensor._is_view() else tensor
+    return tensors, aliases
+
+
+def _weight_specs(model: nn.Module) -> dict[str, Any]:
+    found = {}
+    for module in model.modules():
+        if isinstance(module, ConvertedWeighted):
+            weight = module.weight
+            found[module.op_name] = {"spec": weight.spec.to_dict(), "shape": list(weight.shape)}
+    return found
+
+
+def _install_weights(model: nn.Module, tensors: dict[str, Tensor], weights: dict[str, Any]) -> None:
+    made: dict[tuple[int, TensorSpec], PackedWeight] = {}
+    for module in [module for module in model.modules() if isinstance(module, PreparedWeighted)]:
+        name = module.op_name
+        if name not in weights:
+            raise CheckpointError(f"the checkpoint lacks the weight of op {name!r}")
+        spec = TensorSpec.from_dict(weights[name]["spec"])
+        prefix = f"{name}.weight." if name else "weight."
+        parts = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+        key = (parts["packed"].data_ptr() if "packed" in parts else id(parts), spec)
+        if key not in made:
+            tensor = QuantizedTensor.from_tensors(parts, spec, torch.Size(weights[name]["shape"]))
+            made[key] = PackedWeight(tensor, module.handler)
+        own = prefix.removesuffix("weight.")
+        install(module, made[key], tensors.get(f"{own}norm_factor"), tensors.get(f"{own}bias"))
+
+
+def _load_values(model: nn.Module, tensors: dict[str, Tensor], path: str | Path) -> None:
+    try:
+        model.load_state_dict(tensors, strict=True)
+    except RuntimeError as error:
+        raise CheckpointError(f"{path} does not fit this model: {error}") from error
+
+

@@ -1,0 +1,70 @@
+"""The JSON header of a checkpoint: everything of a quantized model that is not a tensor."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from subbyte.adaptor.pytorch.graph import Call, Graph, Op
+from subbyte.adaptor.pytorch.state import QuantizationState
+from subbyte.dtypes import DataType, register_dtype, registered_dtypes
+from subbyte.errors import CheckpointError, DataTypeError
+from subbyte.spec import OpConfig, TuneConfig
+
+FORMAT = 1
+
+
+def state_header(state: QuantizationState) -> dict[str, Any]:
+    """Configuration, recording, data types and figures of a state, as plain values."""
+    return {
+        "format": FORMAT,
+        "fingerprint": state.fingerprint,
+        "float_bytes": state.float_bytes,
+        "dtypes": _used_dtypes(state.config),
+        "config": [[*key, config.to_dict()] for key, config in state.config.op.items()],
+        "sources": [[*key, dict(sources)] for key, sources in state.config.sources.items()],
+        "ops": [_op_values(op) for op in state.graph],
+        "order": state.graph.order,
+        "weight_sqnr": state.weight_sqnr,
+        "activation_sqnr": state.activation_sqnr,
+    }
+
+
+def state_from(header: Mapping[str, Any]) -> QuantizationState:
+    """The state that `state_header` described; its data types are registered.
+
+    Raises:
+        CheckpointError: the header is of another format, or names a data type that stands for another one here.
+    """
+    if header.get("format") != FORMAT:
+        raise CheckpointError(
+            f"the checkpoint has format {header.get('format')!r}; this version of Subbyte reads format {FORMAT}"
+        )
+    try:
+        for name, fields in header["dtypes"].items():
+            register_dtype(DataType.from_dict(name, fields))
+    except DataTypeError as error:
+        raise CheckpointError(f"the checkpoint brings its own data type, which clashes: {error}") from error
+    config = TuneConfig(
+        {(name, op_type): OpConfig.from_dict(values) for name, op_type, values in header["config"]},
+        {(name, op_type): sources for name, op_type, sources in header["sources"]},
+    )
+    order = {scope: [(kind, site) for kind, site in sites] for scope, sites in header["order"].items()}
+    graph = Graph({values["name"]: _op_from(values) for values in header["ops"]}, order)
+    state = QuantizationState(config, graph, header["float_bytes"], header["fingerprint"])
+    state.weight_sqnr, state.activation_sqnr = dict(header["weight_sqnr"]), dict(header["activation_sqnr"])
+    return state
+
+
+def _used_dtypes(config: TuneConfig) -> dict[str, Any]:
+    specs = [spec for op in config.op.values() for spec in (op.weight, op.activation, op.output) if spec is not None]
+    used = {spec.dtype.name for spec in specs}
+    return {name: known.to_dict() for name, known in registered_dtypes().items() if name in used}
+
+
+def _op_values(op: Op) -> dict[str, Any]:
+    return asdict(op) | {"positions": sorted(op.positions)}
+
+
+def _op_from(values: Mapping[str, Any]) -> Op:
+    calls = tuple(Call(call["site"], tuple(call["producers"]), call["quantizable"]) for call in values["calls"])
+    return Op(**{**values, "calls": calls, "positions": frozenset(values["positions"])})

@@ -1,0 +1,91 @@
+"""A safetensors file with a JSON header, written whole or not at all, and refused when altered."""
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from subbyte.errors import CheckpointError
+
+_HEADER, _DIGEST = "subbyte", "sha256"
+
+
+def write(path: str | Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
+    """Write tensors and header to `path`, atomically: the old file stays until the new one is complete.
+
+    Raises:
+        CheckpointError: the file cannot be written.
+    """
+    path = Path(path)
+    text = json.dumps(header, sort_keys=True)
+    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    metadata = {_HEADER: text, _DIGEST: _digest(text, stored)}
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    except OSError as error:
+        raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
+    os.close(handle)
+    try:
+        save_file(stored, temporary, metadata)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"cannot write {path}: {error}") from error
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and header of a file that `write` made.
+
+    Raises:
+        CheckpointError: the file is missing, truncated, altered, or not one of ours.
+    """
+    tensors: dict[str, Tensor] = {}
+    metadata = _open(path, tensors)
+    if _HEADER not in metadata or _DIGEST not in metadata:
+        raise CheckpointError(f"{path} is a safetensors file, but not a checkpoint that subbyte.save wrote")
+    if _digest(metadata[_HEADER], tensors) != metadata[_DIGEST]:
+        raise CheckpointError(f"{path} was altered after it was written (its checksum does not match); save it again")
+    header: dict[str, Any] = json.loads(metadata[_HEADER])
+    return tensors, header
+
+
+def _open(path: str | Path, tensors: dict[str, Tensor]) -> dict[str, str]:
+    if not Path(path).is_file():
+        raise CheckpointError(f"there is no checkpoint at {path}")
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 (no mapping)
+                tensors[name] = file.get_tensor(name)
+            return file.metadata() or {}
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged, or no safetensors file ({error}); get a whole copy") from error
+
+
+def _digest(text: str, tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
+        digest.update(memoryview(_bytes(tensor)))
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> Any:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

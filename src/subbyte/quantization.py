@@ -1,0 +1,111 @@
+"""The calls that most people need: quantize, prepare, convert, fit."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch import nn
+
+from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
+from subbyte.adaptor.pytorch.convert import convert, convert_in_place, packed_weights
+from subbyte.capability import Capability, load_capability
+from subbyte.config import PostTrainingQuantConfig, as_request
+from subbyte.errors import CalibrationError, ConfigError
+from subbyte.numerics import QuantizedTensor
+
+BUILT_IN = "pytorch_cpu"
+
+__all__ = ["convert", "fit", "prepare", "quantize", "query_fw_capability", "weights"]
+
+
+def quantize(
+    model: nn.Module, config: Any, data: Any = None, *, first_last: str | None = None, capability: Any = None
+) -> nn.Module:
+    """A quantized copy of a model, exactly as requested, its weights packed.
+
+    Args:
+        model: float; not changed.
+        config: a shorthand such as `"w4a8"`, a dict, a PostTrainingQuantConfig, a TuneConfig, or the path of a
+            YAML file.
+        data: calibration data: one tensor (a batch), or an iterable of batches, each a tensor, a tuple of
+            positional or a dict of keyword arguments. None serves weight-only and dynamic quantization.
+        first_last: the precision of the first and last layers, as in `"int8"`.
+        capability: a capability, or the path of its file; the built-in one where left out.
+
+    Returns:
+        the converted model, in eval().
+
+    Raises:
+        SubbyteError: one of its kinds, if the request, the model or the data is not right.
+    """
+    return convert_in_place(prepare(model, config, data, first_last=first_last, capability=capability))
+
+
+def prepare(
+    model: nn.Module, config: Any, data: Any = None, *, first_last: str | None = None, capability: Any = None
+) -> nn.Module:
+    """A prepared copy of a model: float weights, calibrated quantizers; arguments as for `quantize`.
+
+    In eval() it computes what the converted model will, bit for bit; in train() it fake-quantizes.
+    """
+    config = as_request(config)
+    adaptor = PyTorchAdaptor(_capability(capability))
+    return adaptor.prepare(model, config, data, first_last, _sampling_size(config))
+
+
+def fit(
+    model: nn.Module,
+    conf: Any,
+    calib_dataloader: Any = None,
+    eval_func: Callable[[nn.Module], float] | None = None,
+    *,
+    capability: Any = None,
+) -> nn.Module:
+    """Quantize as a PostTrainingQuantConfig says, with the names of Intel Neural Compressor 2.x.
+
+    Args:
+        model: float; not changed.
+        conf: what to do.
+        calib_dataloader: batches as for `quantize`; of an (input, label) pair the label is dropped.
+        eval_func: for accuracy-aware tuning, which this version does not have.
+        capability: as for `quantize`.
+
+    Raises:
+        ConfigError: eval_func is given.
+    """
+    if eval_func is not None:
+        raise ConfigError("eval_func asks for accuracy-aware tuning, which is not there yet; leave it out")
+    data = None if calib_dataloader is None else _Inputs(calib_dataloader)
+    return quantize(model, conf, data, capability=capability)
+
+
+def query_fw_capability(model: nn.Module, data: Any = None, *, capability: Any = None) -> dict[str, Any]:
+    """What each op of a model can have: `{'opwise': {(name, type): [...]}, 'optypewise': {type: [...]}}`."""
+    return PyTorchAdaptor(_capability(capability)).query_fw_capability(model, data)
+
+
+def weights(model: nn.Module) -> dict[str, QuantizedTensor]:
+    """The quantized weights of a prepared or converted model, by op name."""
+    return packed_weights(model)
+
+
+def _capability(capability: Any) -> Capability:
+    return load_capability(BUILT_IN if capability is None else capability)
+
+
+def _sampling_size(config: Any) -> int | None:
+    size = config.calibration_sampling_size if isinstance(config, PostTrainingQuantConfig) else None
+    return max(size) if isinstance(size, list) else size
+
+
+class _Inputs:
+    """A loader of (input, label) pairs, as batches of inputs."""
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        if not isinstance(loader, Iterable):
+            raise CalibrationError(f"calib_dataloader must be iterable, not a {type(loader).__name__}")
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return (batch[0] if isinstance(batch, tuple | list) and len(batch) == 2 else batch for batch in self.loader)
+
+

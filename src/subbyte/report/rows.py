@@ -1,0 +1,118 @@
+"""One row for each op: what it was asked to be, what it is, and what that costs."""
+
+from typing import Any
+
+from torch import nn
+
+from subbyte.adaptor.pytorch.functional_mode import ScopedModule
+from subbyte.adaptor.pytorch.graph import Op
+from subbyte.adaptor.pytorch.quantized_module import (
+    ConvertedWeighted,
+    PreparedWeighted,
+    QuantizedModule,
+    WeightedModule,
+)
+from subbyte.adaptor.pytorch.quantizer import InputQuantizer
+from subbyte.adaptor.pytorch.state import QuantizationState, state_of
+from subbyte.adaptor.pytorch.weight import WeightQuantizer, magnitude
+from subbyte.numerics import EXACT_IN_FP32, packed_size, scheme_of
+from subbyte.spec import OpConfig, TensorSpec
+
+Row = dict[str, Any]
+
+
+def rows_of(model: nn.Module) -> list[Row]:
+    """A row for each op of a prepared or converted model, in the order they run."""
+    state = state_of(model)
+    return [_row(model, state, op) for op in state.graph if op.quantizable or op.role == "weighted"]
+
+
+def _row(model: nn.Module, state: QuantizationState, op: Op) -> Row:
+    module: Any = model.get_submodule(op.scope if op.kind == "function" else op.name)
+    quantizers = _input_quantizers(module, op)
+    weight = _weight_spec(module) if op.kind == "module" else None
+    activation = quantizers[0].spec if quantizers else None
+    parameters = _parameters(module) if op.kind == "module" else {}
+    return {
+        "name": op.name,
+        "type": op.type,
+        "requested": _text(state.config.op.get(op.info.key)),
+        "realized": _text(_realized(weight, activation, state.config.op.get(op.info.key))),
+        "weight_dtype": weight.dtype.name if weight else ("fp32" if parameters else None),
+        "activation_dtype": activation.dtype.name if activation else "fp32",
+        "weight_bits": weight.dtype.bits if weight else 32,
+        "activation_bits": activation.dtype.bits if activation else 32,
+        "params": sum(count for count, _, _ in parameters.values()),
+        "bytes": sum(size for _, size, _ in parameters.values()),
+        "float_bytes": sum(4 * count for count, _, _ in parameters.values()),
+        "macs": op.macs,
+        "kernel": _kernel(module, op, quantizers),
+        "weight_sqnr": state.weight_sqnr.get(op.name),
+        "activation_sqnr": state.activation_sqnr.get(op.name),
+        "positions": sorted(op.positions),
+    }
+
+
+def _text(config: OpConfig | None) -> str:
+    return "fp32" if config is None else str(config)
+
+
+def _realized(weight: TensorSpec | None, activation: TensorSpec | None, asked: OpConfig | None) -> OpConfig:
+    """What stands in the model, read off its modules; the mode follows from what quantizes the input."""
+    mode = asked.quant_mode if asked is not None else "static"
+    return OpConfig(weight=weight, activation=activation, quant_mode=mode)
+
+
+def _input_quantizers(module: Any, op: Op) -> list[InputQuantizer]:
+    if op.kind == "module":
+        return list(module.input_quantizers) if isinstance(module, QuantizedModule) else []
+    if not isinstance(module, ScopedModule):
+        return []
+    sites = {call.site for call in op.calls}
+    slots = [slots for (kind, site), slots in module.functional_scope.slots.items() if kind == op.type and site in sites]
+    return [quantizer for each in slots for quantizer in each if quantizer is not None]
+
+
+def _weight_spec(module: Any) -> TensorSpec | None:
+    if not isinstance(module, WeightedModule):
+        return None
+    spec = module.weight_spec
+    # The axis that the op filled in was not asked for.
+    return TensorSpec.from_dict({key: value for key, value in spec.to_dict().items() if key != "axis"})
+
+
+def _parameters(module: nn.Module) -> dict[str, tuple[int, int, bool]]:
+    """Of each parameter: how many values, how many bytes, whether quantized."""
+    found = {name: (p.numel(), p.nbytes, False) for name, p in module.named_parameters(recurse=False)}
+    if isinstance(module, ConvertedWeighted):
+        tensor = module.weight.tensor
+        extra = 0 if module.norm_factor is None else module.norm_factor.nbytes
+        found["weight"] = (tensor.numel(), tensor.nbytes + extra, True)
+    elif isinstance(module, PreparedWeighted):
+        quantizer: WeightQuantizer = module.weight_quantizer
+        params = quantizer.weight_params
+        size = packed_size(module.weight.numel(), quantizer.spec.dtype.bits) + params.scale.nbytes
+        size += 0 if params.zero_point is None else params.zero_point.nbytes
+        found["weight"] = (module.weight.numel(), size, True)
+    return found
+
+
+def _kernel(module: Any, op: Op, quantizers: list[InputQuantizer]) -> str:
+    if op.kind == "function" or not isinstance(module, WeightedModule):
+        if not quantizers:
+            return "float"
+        return "reference: integers first" if op.role == "matmul" else "reference: float on quantized input"
+    if not quantizers:
+        return "reference: dequantized weight"
+    quantizer, spec = quantizers[0], module.weight_spec
+    if not (scheme_of(spec).has_integer_grid(spec) and quantizer.scheme.has_integer_grid(quantizer.spec)):
+        return "reference: grid values in fp32"
+    bound = _magnitude(module) * quantizer.scheme.max_grid(quantizer.spec)
+    return f"reference: integers first in {'fp64' if bound >= EXACT_IN_FP32 else 'fp32'}"
+
+
+def _magnitude(module: Any) -> float:
+    if isinstance(module, ConvertedWeighted):
+        return module.weight.magnitude
+    operand = module.operand()
+    return magnitude(operand.grid, module.weight_spec, module.handler)

@@ -1,0 +1,120 @@
+"""The table of a quantized model."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+from torch import nn
+
+from subbyte.adaptor.pytorch.prepare import model_bytes
+from subbyte.adaptor.pytorch.state import state_of
+from subbyte.report.rows import Row, rows_of
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a quantized model is: a row for each op, and totals; prints as a table.
+
+    Args:
+        rows: for each op name, type, requested and realized spec, weight_dtype, activation_dtype, bytes, macs, kernel,
+            params, weight_sqnr and activation_sqnr (decibels against float), ...
+        totals: float_bytes, bytes, compression, params and macs, and their share by (weight, activation) bits.
+    """
+
+    rows: list[Row]
+    totals: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows, "totals": self.totals}
+
+    def __rich__(self) -> Group:
+        return Group(self._table(), Text(self.footer()))
+
+    def __str__(self) -> str:
+        console = Console(width=180, no_color=True)
+        with console.capture() as capture:
+            console.print(self)
+        return capture.get()
+
+    def footer(self) -> str:
+        """The totals, in words."""
+        totals = self.totals
+        macs = ", ".join(f"{key} {share:.1%}" for key, share in totals["macs_share"].items()) or "not recorded"
+        return (
+            f"{totals['params']:,} parameters: {totals['float_bytes']:,} bytes in float, {totals['bytes']:,} now "
+            f"({totals['compression']:.2f}x smaller)\n"
+            f"{totals['macs']:,} multiply-accumulates a sample: {macs}\n"
+            f"low-bit (under 8 bits) share of multiply-accumulates: {totals['low_bit_macs_share']:.1%}"
+        )
+
+    def _table(self) -> Table:
+        table = Table(title="Subbyte")
+        for heading, justify in _COLUMNS:
+            table.add_column(heading, justify=justify, overflow="fold")
+        for row in self.rows:
+            asked = "as requested" if row["requested"] == row["realized"] else f"requested {row['requested']}"
+            table.add_row(
+                row["name"], row["type"], row["weight_dtype"] or "-", row["activation_dtype"], asked,
+                f"{row['params']:,}", f"{row['bytes']:,}", f"{row['macs']:,}",
+                _decibels(row["weight_sqnr"]), _decibels(row["activation_sqnr"]), row["kernel"],
+            )  # fmt: skip
+        return table
+
+
+_COLUMNS: list[tuple[str, Any]] = [
+    ("op", "left"), ("type", "left"), ("weight", "left"), ("input", "left"), ("realized", "left"),
+    ("params", "right"), ("bytes", "right"), ("MACs", "right"), ("SQNR w", "right"), ("SQNR in", "right"),
+    ("kernel", "left"),
+]  # fmt: skip
+
+
+def summary(model: nn.Module) -> Summary:
+    """What a prepared or converted model is, op by op.
+
+    Raises:
+        ModelError: the model is not quantized.
+    """
+    rows = rows_of(model)
+    return Summary(rows, totals_of(rows, state_of(model).float_bytes, _bytes(model, rows)))
+
+
+def totals_of(rows: list[Row], float_bytes: int, quantized_bytes: int) -> dict[str, Any]:
+    """The footer's figures."""
+    macs = sum(row["macs"] for row in rows)
+    by_bits: Counter[str] = Counter()
+    for row in rows:
+        weight = "" if row["weight_dtype"] is None else f"w{row['weight_bits']}"
+        by_bits[f"{weight}a{row['activation_bits']}"] += row["macs"]
+    low = sum(row["macs"] for row in rows if _bits(row) < 8)
+    params: Counter[str] = Counter()
+    for row in rows:
+        params[f"w{row['weight_bits']}"] += row["params"]
+    return {
+        "params": sum(row["params"] for row in rows),
+        "params_by_bits": {key: count for key, count in params.items() if count},
+        "float_bytes": float_bytes,
+        "bytes": quantized_bytes,
+        "compression": float_bytes / max(quantized_bytes, 1),
+        "macs": macs,
+        "macs_share": {key: count / macs for key, count in by_bits.most_common() if count},
+        "low_bit_macs_share": low / macs if macs else 0.0,
+    }
+
+
+def _bits(row: Row) -> int:
+    return min(row["weight_bits"] if row["weight_dtype"] else 32, row["activation_bits"])
+
+
+def _bytes(model: nn.Module, rows: list[Row]) -> int:
+    if state_of(model).converted:
+        return model_bytes(model)
+    quantized = {row["name"] for row in rows if row["weight_dtype"] not in (None, "fp32")}
+    saved = sum(row["float_bytes"] - row["bytes"] for row in rows if row["name"] in quantized)
+    return state_of(model).float_bytes - saved
+
+
+def _decibels(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"

@@ -1,0 +1,96 @@
+"""The built-in capability covers every type, and its derived ranges are the exact ones."""
+
+import pytest
+
+from subbyte.capability import derived_ranges, load_capability
+from subbyte.dtypes import DataType, dtype, register_dtype, registered_dtypes
+from subbyte.spec import Granularity, OpInfo, TensorSpec
+
+CPU = load_capability()
+WIDTHS = [*(f"int{bits}" for bits in range(1, 9)), "bint1", "ternary", "nf4", "fp4_e2m1"]
+
+
+@pytest.mark.parametrize("section", WIDTHS)
+def test_a_section_for_every_type(section: str) -> None:
+    for mode, op_type in [("static", "Conv2d"), ("dynamic", "Linear"), ("weight_only", "Embedding")]:
+        entry = CPU.op(section, mode, op_type)  # type: ignore[arg-type]
+        assert entry is not None and entry.weight is not None
+        assert entry.weight.dtype[0] == section
+        assert entry.weight.granularity == ("per_channel", "per_tensor", "per_group")
+        assert entry.weight.algorithm[0] in (dtype(section).algorithm, "minmax")
+
+
+@pytest.mark.parametrize("section", WIDTHS)
+def test_activations_of_every_type(section: str) -> None:
+    entry = CPU.op(section, "static", "matmul")
+    assert entry is not None and entry.activation is not None and entry.weight is None
+    quantized = {name for name in WIDTHS} | {f"uint{bits}" for bits in range(1, 9)}
+    assert set(entry.activation.dtype) == quantized | {"*"}
+    assert len(set(entry.activation.dtype)) == len(entry.activation.dtype)
+
+
+def test_modes_of_op_types() -> None:
+    assert CPU.default == "int8"
+    assert CPU.modes("add") == ("static",)
+    assert CPU.modes("scaled_dot_product_attention") == ("static", "dynamic")
+    assert CPU.modes("ConvTranspose2d") == ("static", "dynamic", "weight_only")
+    assert CPU.tensors("Embedding") == {"weight"}
+    assert CPU.tensors("gelu") == {"activation"}
+    assert CPU.allows_float("Anything", "fp32")
+    assert not CPU.allows_float("Linear", "bf16")
+
+
+def test_every_listed_default_makes_a_spec() -> None:
+    for modes in CPU.sections.values():
+        for ops in modes.values():
+            for entry in ops.values():
+                for lists in (entry.weight, entry.activation):
+                    if lists is not None and lists.dtype[0] != "*":
+                        granularity = Granularity.parse(lists.granularity[0])
+                        TensorSpec(dtype(lists.dtype[0]), lists.scheme[0], granularity, algorithm=lists.algorithm[0])
+
+
+def test_derived_ranges_are_exact() -> None:
+    rows = derived_ranges(CPU)
+    rows_of = {row["dtype"]: row for row in rows}
+    assert (rows_of["int4"]["qmin"], rows_of["int4"]["qmax"]) == (-8, 7)
+    assert (rows_of["uint4"]["qmin"], rows_of["uint4"]["qmax"]) == (0, 15)
+    assert rows_of["bint1"]["values"] == [-1.0, 1.0]
+    first = rows[0]
+    assert (first["section"], first["mode"], first["op_type"], first["tensor"]) == ("int8", "static", "Linear", "weight")
+    assert first["default"] and first["accumulator"] is None
+
+
+def test_an_own_type_appears_where_star_stands() -> None:
+    register_dtype(DataType("builtint3", values=(-1.0, -0.5, 0.0, 0.5, 1.0)))
+    rows = [row for row in derived_ranges(CPU) if row["dtype"] == "builtint3"]
+    assert {row["section"] for row in rows if row["tensor"] == "weight"} == {"others"}
+    assert {row["section"] for row in rows if row["tensor"] == "activation"} == {*WIDTHS, "others"}
+
+
+def test_star_is_what_no_section_names() -> None:
+    register_dtype(DataType("builtint3", values=(-1.0, -0.5, 0.0, 0.5, 1.0)))
+    entry = CPU.op("others", "static", "Linear")
+    assert entry is not None and entry.weight is not None
+    entries = CPU.entries("Linear", "static").values()
+    siblings = [lists for one in entries if (lists := one.weight) is not None]
+    assert CPU.allows(entry.weight, siblings, "dtype", "builtint3")
+    assert not CPU.allows(entry.weight, siblings, "dtype", "int4")  # section int4 names it
+    assert not CPU.allows(entry.weight, siblings, "dtype", "unheard_of")
+    assert CPU.allows(entry.weight, siblings, "granularity", "per_group(7)")
+    assert CPU.allows(entry.weight, siblings, "algorithm", "percentile(99.9)")
+    assert registered_dtypes()["fp32"].is_float and not CPU.allows(entry.weight, siblings, "dtype", "fp32")
+
+
+def test_constraints_combine_with_and() -> None:
+    chip = load_capability(
+        {
+            "extends": "pytorch_cpu",
+            "constraints": [{"where": {"op": "Conv2d", "depthwise": True, "name": ["a.*", "b"]}, "precision": "int8"}],
+        }
+    )
+    (constraint,) = chip.constraints
+    assert constraint.applies_to(OpInfo("a1", "Conv2d", "weighted", depthwise=True))
+    assert not constraint.applies_to(OpInfo("a1", "Conv2d", "weighted"))
+    assert not constraint.applies_to(OpInfo("bb", "Conv2d", "weighted", depthwise=True))
+    assert not constraint.applies_to(OpInfo("b", "Linear", "weighted", depthwise=True))
