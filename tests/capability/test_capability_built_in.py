@@ -14,7 +14,8 @@ WIDTHS = [*(f"int{bits}" for bits in range(1, 9)), "bint1", "ternary", "nf4", "f
 def test_a_section_for_every_type(section: str) -> None:
     for mode, op_type in [("static", "Conv2d"), ("dynamic", "Linear"), ("weight_only", "Embedding")]:
         entry = CPU.op(section, mode, op_type)  # type: ignore[arg-type]
-        assert entry is not None and entry.weight is not None
+        assert entry is not None
+        assert entry.weight is not None
         assert entry.weight.dtype[0] == section
         assert entry.weight.granularity == ("per_channel", "per_tensor", "per_group")
         assert entry.weight.algorithm[0] in (dtype(section).algorithm, "minmax")
@@ -23,8 +24,10 @@ def test_a_section_for_every_type(section: str) -> None:
 @pytest.mark.parametrize("section", WIDTHS)
 def test_activations_of_every_type(section: str) -> None:
     entry = CPU.op(section, "static", "matmul")
-    assert entry is not None and entry.activation is not None and entry.weight is None
-    quantized = {name for name in WIDTHS} | {f"uint{bits}" for bits in range(1, 9)}
+    assert entry is not None
+    assert entry.activation is not None
+    assert entry.weight is None
+    quantized = set(WIDTHS) | {f"uint{bits}" for bits in range(1, 9)}
     assert set(entry.activation.dtype) == quantized | {"*"}
     assert len(set(entry.activation.dtype)) == len(entry.activation.dtype)
 
@@ -47,7 +50,9 @@ def test_every_listed_default_makes_a_spec() -> None:
                 for lists in (entry.weight, entry.activation):
                     if lists is not None and lists.dtype[0] != "*":
                         granularity = Granularity.parse(lists.granularity[0])
-                        TensorSpec(dtype(lists.dtype[0]), lists.scheme[0], granularity, algorithm=lists.algorithm[0])
+                        TensorSpec(
+                            dtype(lists.dtype[0]), lists.scheme[0], granularity, algorithm=lists.algorithm[0]
+                        )
 
 
 def test_derived_ranges_are_exact() -> None:
@@ -57,8 +62,14 @@ def test_derived_ranges_are_exact() -> None:
     assert (rows_of["uint4"]["qmin"], rows_of["uint4"]["qmax"]) == (0, 15)
     assert rows_of["bint1"]["values"] == [-1.0, 1.0]
     first = rows[0]
-    assert (first["section"], first["mode"], first["op_type"], first["tensor"]) == ("int8", "static", "Linear", "weight")
-    assert first["default"] and first["accumulator"] is None
+    assert (first["section"], first["mode"], first["op_type"], first["tensor"]) == (
+        "int8",
+        "static",
+        "Linear",
+        "weight",
+    )
+    assert first["default"]
+    assert first["accumulator"] is None
 
 
 def test_an_own_type_appears_where_star_stands() -> None:
@@ -71,7 +82,8 @@ def test_an_own_type_appears_where_star_stands() -> None:
 def test_star_is_what_no_section_names() -> None:
     register_dtype(DataType("builtint3", values=(-1.0, -0.5, 0.0, 0.5, 1.0)))
     entry = CPU.op("others", "static", "Linear")
-    assert entry is not None and entry.weight is not None
+    assert entry is not None
+    assert entry.weight is not None
     entries = CPU.entries("Linear", "static").values()
     siblings = [lists for one in entries if (lists := one.weight) is not None]
     assert CPU.allows(entry.weight, siblings, "dtype", "builtint3")
@@ -79,14 +91,17 @@ def test_star_is_what_no_section_names() -> None:
     assert not CPU.allows(entry.weight, siblings, "dtype", "unheard_of")
     assert CPU.allows(entry.weight, siblings, "granularity", "per_group(7)")
     assert CPU.allows(entry.weight, siblings, "algorithm", "percentile(99.9)")
-    assert registered_dtypes()["fp32"].is_float and not CPU.allows(entry.weight, siblings, "dtype", "fp32")
+    assert registered_dtypes()["fp32"].is_float
+    assert not CPU.allows(entry.weight, siblings, "dtype", "fp32")
 
 
 def test_constraints_combine_with_and() -> None:
     chip = load_capability(
         {
             "extends": "pytorch_cpu",
-            "constraints": [{"where": {"op": "Conv2d", "depthwise": True, "name": ["a.*", "b"]}, "precision": "int8"}],
+            "constraints": [
+                {"where": {"op": "Conv2d", "depthwise": True, "name": ["a.*", "b"]}, "precision": "int8"}
+            ],
         }
     )
     (constraint,) = chip.constraints

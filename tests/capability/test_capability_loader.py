@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (in tables, a case is a line)
 """Reading capability files: the seeds' snippet, merging, and every error with its line."""
 
 from pathlib import Path
@@ -53,7 +54,9 @@ def test_the_snippet_stands_alone(tmp_path: Path) -> None:
     assert capability.default == "int4"
     assert capability.floats == {"fp32": ("*",)}
     entry = capability.op("int4", "static", "Conv2d")
-    assert entry is not None and entry.weight is not None and entry.activation is not None
+    assert entry is not None
+    assert entry.weight is not None
+    assert entry.activation is not None
     assert entry.weight.dtype == ("int4",)
     assert entry.activation.dtype == ("uint4",)
     assert capability.op("int4", "static", "Linear") is None
@@ -63,7 +66,8 @@ def test_the_snippet_lies_over_the_built_in(tmp_path: Path) -> None:
     base = load_capability()
     over = load(tmp_path, "extends: pytorch_cpu\ncapabilities:\n" + SNIPPET)
     conv = over.op("int4", "static", "Conv2d")
-    assert conv is not None and conv.weight is not None
+    assert conv is not None
+    assert conv.weight is not None
     assert conv.weight.granularity == ("per_channel",)  # a list replaces a list
     assert conv.weight.scale_format == ("fp32", "fp16", "bf16", "pow2")  # what is not given stays
     for op_type in base.op_types() - {"Conv2d"}:
@@ -84,14 +88,21 @@ def test_a_section_given_twice_is_merged_later_over_earlier(tmp_path: Path) -> N
     again = SNIPPET.replace("'Conv2d'", "'Linear'") + SNIPPET.replace("['minmax']}", "['mse']}")
     capability = load(tmp_path, "capabilities:\n" + SNIPPET + again)
     conv, linear = (capability.op("int4", "static", name) for name in ("Conv2d", "Linear"))
-    assert conv is not None and conv.weight is not None and conv.weight.algorithm == ("mse",)
-    assert linear is not None and linear.weight is not None and linear.weight.algorithm == ("minmax",)
+    assert conv is not None
+    assert conv.weight is not None
+    assert conv.weight.algorithm == ("mse",)
+    assert linear is not None
+    assert linear.weight is not None
+    assert linear.weight.algorithm == ("minmax",)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("default: int4\ndefault: int4\n" + MINIMAL, "chip.yaml:2: the key 'default' is given twice, first at"),
+        (
+            "default: int4\ndefault: int4\n" + MINIMAL,
+            "chip.yaml:2: the key 'default' is given twice, first at",
+        ),
         (
             "capabilities:\n  int4:\n    static: {}\n    static: {}\n",
             "chip.yaml:4: the key 'static' is given twice",
@@ -117,7 +128,9 @@ capabilities:
     capability = load(tmp_path, text)
     assert capability.op("int4", "static", "Conv2d") == capability.op("int4", "static", "Linear")
     dynamic = capability.op("int4", "dynamic", "Linear")
-    assert dynamic is not None and dynamic.activation is not None and dynamic.weight is not None
+    assert dynamic is not None
+    assert dynamic.activation is not None
+    assert dynamic.weight is not None
     assert dynamic.activation.granularity == ("per_token",)
     assert dynamic.activation.dtype == ("uint4",)
 
@@ -126,9 +139,13 @@ def test_quant_aware_is_static_unless_given(tmp_path: Path) -> None:
     capability = load(tmp_path, MINIMAL)
     assert capability.op("int4", "quant_aware", "Linear") == capability.op("int4", "static", "Linear")
     own = WEIGHT.replace("minmax", "mse")
-    text = f"capabilities:\n    int4: {{static: {{Linear: {{{WEIGHT}}}}}, quant_aware: {{Linear: {{{own}}}}}}}\n"
+    text = (
+        f"capabilities:\n    int4: {{static: {{Linear: {{{WEIGHT}}}}}, quant_aware: {{Linear: {{{own}}}}}}}\n"
+    )
     trained = load(tmp_path, text).op("int4", "quant_aware", "Linear")
-    assert trained is not None and trained.weight is not None and trained.weight.algorithm == ("mse",)
+    assert trained is not None
+    assert trained.weight is not None
+    assert trained.weight.algorithm == ("mse",)
 
 
 def test_null_removes_and_a_null_that_removes_nothing_is_refused(tmp_path: Path) -> None:
@@ -138,7 +155,8 @@ def test_null_removes_and_a_null_that_removes_nothing_is_refused(tmp_path: Path)
     assert capability.op("int8", "static", "add") is None
     assert capability.op("int8", "static", "mul") is not None
     message = refused(tmp_path, text.replace("int4: null", "int44: null"))
-    assert message.startswith("chip.yaml:3: 'int44' has no value") and "did you mean 'int4'?" in message
+    assert message.startswith("chip.yaml:3: 'int44' has no value")
+    assert "did you mean 'int4'?" in message
     assert "chip.yaml:2: 'int4' has no value" in refused(tmp_path, "capabilities:\n  int4:\n")
 
 
@@ -168,7 +186,9 @@ def test_a_dictionary_serves(tmp_path: Path) -> None:
     assert load_capability(given).sections == load(tmp_path, MINIMAL).sections
     overlay = load_capability({"extends": "pytorch_cpu", "default": "int4"})
     assert overlay.default == "int4"
-    with pytest.raises(CapabilityError, match=r"capability dictionary: unknown key 'weigth' in int4, static, Linear"):
+    with pytest.raises(
+        CapabilityError, match=r"capability dictionary: unknown key 'weigth' in int4, static, Linear"
+    ):
         load_capability({"capabilities": {"int4": {"static": {"Linear": {"weigth": lists}}}}})
     with pytest.raises(CapabilityError, match="a key must be a name, not 4"):
         load_capability({"capabilities": {4: {}}})
@@ -195,7 +215,8 @@ def test_own_data_types_are_registered(tmp_path: Path) -> None:
 )
 def test_a_bad_data_type_names_its_line(tmp_path: Path, entry: str, message: str) -> None:
     text = refused(tmp_path, f"# a comment\ndtypes:\n  loaderbad: {entry}\n{MINIMAL}")
-    assert text.startswith("chip.yaml:3: data type 'loaderbad': ") and message in text
+    assert text.startswith("chip.yaml:3: data type 'loaderbad': ")
+    assert message in text
 
 
 @pytest.mark.parametrize(
@@ -248,7 +269,10 @@ CONSTRAINT = MINIMAL + "constraints:\n  - "
 
 
 def test_constraints_are_read(tmp_path: Path) -> None:
-    text = CONSTRAINT + "{where: {position: [first, last], op: Linear, name: 'a.*', depthwise: true}, precision: w4a8}\n"
+    text = (
+        CONSTRAINT
+        + "{where: {position: [first, last], op: Linear, name: 'a.*', depthwise: true}, precision: w4a8}\n"
+    )
     (constraint,) = load(tmp_path, text).constraints
     assert constraint.position == ("first", "last")
     assert (constraint.op, constraint.name, constraint.depthwise) == (("Linear",), ("a.*",), True)
@@ -259,12 +283,18 @@ def test_constraints_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("constraint", "message"),
     [
-        ("{where: {position: [frist]}, precision: int4}", "unknown position 'frist' in where; did you mean 'first'?"),
+        (
+            "{where: {position: [frist]}, precision: int4}",
+            "unknown position 'frist' in where; did you mean 'first'?",
+        ),
         ("{where: {op: Lineer}, precision: int4}", "unknown op 'Lineer' in where; did you mean 'Linear'?"),
         ("{where: {name: '('}, precision: int4}", "is no regular expression"),
         ("{where: {depthwise: 1}, precision: int4}", "depthwise: expected true or false"),
         ("{where: {opp: Linear}, precision: int4}", "unknown key 'opp' in where; did you mean 'op'?"),
-        ("{wher: {op: Linear}, precision: int4}", "unknown key 'wher' in a constraint; did you mean 'where'?"),
+        (
+            "{wher: {op: Linear}, precision: int4}",
+            "unknown key 'wher' in a constraint; did you mean 'where'?",
+        ),
         ("{where: {op: Linear}}", "a constraint needs 'precision'"),
         ("{precision: int4}", "a constraint needs 'where'"),
         ("{where: {op: Linear}, precision: innt4}", "unknown precision 'innt4'; did you mean 'int4'?"),
@@ -274,7 +304,8 @@ def test_constraints_are_read(tmp_path: Path) -> None:
 )
 def test_a_bad_constraint_names_its_line(tmp_path: Path, constraint: str, message: str) -> None:
     text = refused(tmp_path, CONSTRAINT + constraint)
-    assert message in text and text.startswith("chip.yaml:")
+    assert message in text
+    assert text.startswith("chip.yaml:")
 
 
 def test_what_is_no_capability_is_refused(tmp_path: Path) -> None:

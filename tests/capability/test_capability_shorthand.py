@@ -21,7 +21,10 @@ from subbyte.errors import ConfigError
         ("w8aint8", Shorthand("w8aint8", "int8", "int8")),
         ("w4a4:mse", Shorthand("w4a4:mse", "int4", "uint4", algorithm="mse")),
         ("w4a8:dynamic:g128", Shorthand("w4a8:dynamic:g128", "int4", "uint8", True, 128)),
-        ("w4:g32:percentile(99.9)", Shorthand("w4:g32:percentile(99.9)", "int4", None, False, 32, "percentile(99.9)")),
+        (
+            "w4:g32:percentile(99.9)",
+            Shorthand("w4:g32:percentile(99.9)", "int4", None, False, 32, "percentile(99.9)"),
+        ),
     ],
 )
 def test_reads(text: str, expected: Shorthand) -> None:

@@ -89,7 +89,7 @@ def _calibrate_piece(x: Tensor, spec: TensorSpec) -> QuantParams:
 
 
 def _params(distribution: Distribution, spec: TensorSpec, shape: Sequence[int]) -> QuantParams:
-    # To an algorithm each block is a tensor of its own.
+    # To an algorithm each block is a tensor of its own; a scheme with several scales gives [blocks, scales].
     rows = replace(spec, granularity=Granularity(), axis=None)
     flat = algorithm_of(spec).params(distribution, rows)
     if not shape and spec.granularity.kind == "per_tensor":
@@ -99,4 +99,4 @@ def _params(distribution: Distribution, spec: TensorSpec, shape: Sequence[int]) 
     zero_point = flat.zero_point
     if zero_point is not None and zero_point.ndim:
         zero_point = zero_point.reshape(shaped)
-    return QuantParams(flat.scale.reshape(shaped), zero_point)
+    return QuantParams(flat.scale.reshape(*shaped, *flat.scale.shape[1:]), zero_point)

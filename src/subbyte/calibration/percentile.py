@@ -25,12 +25,11 @@ def percentile(distribution: Distribution, spec: TensorSpec, percent: float = 99
     ordered, order = values.sort(dim=1)
     cumulative = counts.gather(1, order).double().cumsum(1)
     total = cumulative[:, -1:]
-    fraction = percent / 100.0
 
     def at(rank: torch.Tensor) -> torch.Tensor:
         index = torch.searchsorted(cumulative, rank, right=True)
         return ordered.gather(1, index.clamp(max=ordered.shape[1] - 1))[:, 0]
 
     # Ranks are rounded outwards: with few values nothing is clipped.
-    low, high = ((1.0 - fraction) * (total - 1.0)).floor(), (fraction * (total - 1.0)).ceil()
-    return scheme_of(spec).from_range(at(low), at(high), spec)
+    low, high = (100.0 - percent) / 100.0 * (total - 1.0), percent / 100.0 * (total - 1.0)
+    return scheme_of(spec).from_range(at(low.floor()), at(high.ceil()), spec)

@@ -1,5 +1,6 @@
 """The calibration algorithms, by name."""
 
+import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,11 @@ class Algorithm:
     function: Callable[..., QuantParams]
     statistics: type[Statistics]
     argument: float | None = None
+
+    @property
+    def takes_argument(self) -> bool:
+        """Whether `name(2.5)` may be written."""
+        return len(inspect.signature(self.function).parameters) > 2
 
     def params(self, distribution: Distribution, spec: TensorSpec) -> QuantParams:
         """Scale and zero point of shape [blocks]."""
@@ -81,4 +87,6 @@ def algorithm_of(spec: TensorSpec) -> Algorithm:
         argument = float(match.group(2)) if match.group(2) else None
     except ValueError:
         raise ConfigError(f"algorithm {spec.algorithm!r}: the argument is not a number") from None
+    if argument is not None and not known.takes_argument:
+        raise ConfigError(f"algorithm {spec.algorithm!r}: {name} takes no argument; write {name!r}")
     return Algorithm(known.name, known.function, known.statistics, argument)

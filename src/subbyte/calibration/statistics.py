@@ -28,7 +28,7 @@ class Statistics(ABC):
         """
         if x.numel() == 0:
             return
-        blocks, _ = to_blocks(x.detach().float(), self.spec)
+        blocks, counts = to_blocks(x.detach().float(), self.spec)
         minimum, maximum = torch.aminmax(blocks, dim=1)
         if not bool(torch.isfinite(minimum).all() & torch.isfinite(maximum).all()):
             raise CalibrationError("the calibration data gives NaN or infinity here")
@@ -37,7 +37,7 @@ class Statistics(ABC):
                 f"{self.spec.granularity} saw {len(self.minimum)} channels before and {len(minimum)} now"
             )
         self.merge_range(minimum, maximum)
-        self.collect(blocks)
+        self.collect(blocks, counts)
 
     def merge_range(self, minimum: Tensor, maximum: Tensor) -> None:
         """Join the range of one tensor to that of all before."""
@@ -46,8 +46,13 @@ class Statistics(ABC):
         self.minimum, self.maximum = minimum, maximum
 
     @abstractmethod
-    def collect(self, blocks: Tensor) -> None:
-        """Take in more than the range from `blocks` [blocks, elements]; called after `merge_range`."""
+    def collect(self, blocks: Tensor, counts: Tensor | None) -> None:
+        """Take in more than the range; called after `merge_range`.
+
+        Args:
+            blocks: [blocks, elements].
+            counts: 1 for an element, 0 for the padding of a short last group; None where there is none.
+        """
 
     def distribution(self) -> Distribution:
         """What has been collected.
@@ -63,7 +68,7 @@ class Statistics(ABC):
 class MinMax(Statistics):
     """The smallest and largest value of each block."""
 
-    def collect(self, blocks: Tensor) -> None:
+    def collect(self, blocks: Tensor, counts: Tensor | None) -> None:
         """Nothing beyond the range."""
 
 
@@ -85,11 +90,11 @@ class MeanAbs(MinMax):
     def __init__(self, spec: TensorSpec) -> None:
         super().__init__(spec)
         self.total: Tensor | float = 0.0
-        self.count = 0
+        self.count: Tensor | int = 0
 
-    def collect(self, blocks: Tensor) -> None:
+    def collect(self, blocks: Tensor, counts: Tensor | None) -> None:
         self.total = self.total + blocks.abs().sum(1, dtype=torch.float64)
-        self.count += blocks.shape[1]
+        self.count = self.count + (blocks.shape[1] if counts is None else counts.sum(1))
 
     def distribution(self) -> Distribution:
         extent = super().distribution()
@@ -111,14 +116,15 @@ class Histogram(Statistics):
         self.first = 0
         self.counts = torch.zeros(0, dtype=torch.int64)
 
-    def collect(self, blocks: Tensor) -> None:
+    def collect(self, blocks: Tensor, counts: Tensor | None) -> None:
         if blocks.shape[0] != 1:
             raise CalibrationError(
                 f"a histogram is kept for a whole tensor, not {self.spec.granularity}; "
                 "use the algorithm minmax for activations with more than one scale"
             )
         self._widen()
-        index = torch.floor(blocks[0] / 2.0 ** (self.exponent or 0)).long() - self.first
+        values = blocks[0] if counts is None else blocks[0, counts[0] > 0]
+        index = torch.floor(values / 2.0 ** (self.exponent or 0)).long() - self.first
         self.counts = self.counts.to(index.device) + torch.bincount(index, minlength=len(self.counts))
 
     def _widen(self) -> None:

@@ -30,7 +30,7 @@ def check_given(capability: Capability, ops: Sequence[OpInfo], given: TuneConfig
     for key, op in known.items():
         config = given.op.get(key)
         configs[key] = OpConfig() if config is None else _checked(capability, op, config, rules.for_op(op))
-        sources[key] = _sources(configs[key], config is not None) | dict(given.sources.get(key, {}))
+        sources[key] = dict(given.sources.get(key, _sources(configs[key], config is not None)))
     return TuneConfig(configs, sources)
 
 

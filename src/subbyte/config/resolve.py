@@ -126,7 +126,8 @@ class _Op:
         if not self._capability.entries(self._op.type, "weight_only"):
             raise ConfigError(
                 f"{self}: {activation.source} leaves the activation {name}, and "
-                f"{self._capability.name} has no weight_only {self._op.type} (modes: {listing(self._capability.modes(self._op.type))})"
+                f"{self._capability.name} has no weight_only {self._op.type} "
+                f"(modes: {listing(self._capability.modes(self._op.type))})"
             )
         config, sources = self._in_mode("weight_only", rest, asked)
         fields = sources | {"activation.dtype": activation.source, "quant_mode": activation.source}

@@ -115,7 +115,8 @@ class RuleBook:
             names = [*self._capability.sections, *registered_dtypes()]
             raise ConfigError(
                 f"{source}: {text!r} names no section of {self._capability.name}, no data type and is no "
-                f"shorthand such as w4a8{nearest(text, names)} (sections: {listing(self._capability.sections)})"
+                f"shorthand such as w4a8{nearest(text, names)} "
+                f"(sections: {listing(self._capability.sections)})"
             ) from None
         self._refuse_excluded(filter(None, (shorthand.weight, shorthand.activation)), source)
         fields: dict[str, Values] = {name: (value,) for name, value in shorthand.fields().items()}

@@ -106,13 +106,15 @@ def _insists_on(section: Asked, lead: str | None, asked: Wishes) -> bool:
 
 
 def _serves(table: Table, entry: OpCapability, fields: Wishes) -> bool:
-    for tensor in TENSORS:
-        lists = entry.tensor(tensor)
-        if lists is not None and f"{tensor}.dtype" not in fields and table.default(lists, "dtype") is None:
-            return False
-    return all(
+    return _has_defaults(table, entry, fields) and all(
         any(table.allows(entry, name, value) for value in wish.values) for name, wish in fields.items()
     )
+
+
+def _has_defaults(table: Table, entry: OpCapability, fields: Wishes) -> bool:
+    """Whether every tensor's data type is asked for or has a default."""
+    tensors = {tensor: entry.tensor(tensor) for tensor in TENSORS if f"{tensor}.dtype" not in fields}
+    return all(lists is None or table.default(lists, "dtype") is not None for lists in tensors.values())
 
 
 def _unanimous(table: Table, candidates: list[str], fields: Wishes) -> str:
@@ -192,8 +194,8 @@ def _refusal(table: Table, asked: Wishes) -> ConfigError:
         )
     if "section" in asked and not _has_defaults(table, table.entries[asked["section"].values[0]], fields):
         return ConfigError(
-            f"{table}: {asked['section'].source} means a section that has no data type of its own ('*'); ask for "
-            "a data type"
+            f"{table}: {asked['section'].source} means a section that has no data type of its own ('*'); "
+            "ask for a data type"
         )
     together = ", ".join(
         f"{name} {'/'.join(map(str, wish.values))} ({wish.source})" for name, wish in fields.items()

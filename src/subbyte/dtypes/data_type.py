@@ -1,5 +1,6 @@
 """What a data type is: a finite set of representable values, or a float that passes through."""
 
+import ctypes
 import math
 import re
 from collections.abc import Mapping
@@ -78,17 +79,19 @@ class DataType:
             raise self._error("signed and narrow describe integer types; a table of values needs neither")
         try:
             table = tuple(float(value) for value in self.values or ())
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise self._error(f"values must be numbers ({error})") from None
         if not table:
             raise self._error("it has no values")
-        if not all(math.isfinite(value) for value in table):
-            raise self._error("every value must be finite")
-        if len(table) == 1 or not any(table):
+        # Tensors hold values in fp32: two that are one there would be one value with two codes.
+        single = [ctypes.c_float(value).value for value in table]
+        if not all(math.isfinite(value) for value in single):
+            raise self._error("every value must be finite, in fp32")
+        if len(single) == 1 or not any(single):
             raise self._error("it needs at least two values, one of them not zero")
         # 0.0 == -0.0, so the two zeros of a sign-magnitude format count once here.
-        others = [value for value in table if value != 0.0]
-        zeros = [math.copysign(1.0, value) for value in table if value == 0.0]
+        others = [value for value in single if value != 0.0]
+        zeros = [math.copysign(1.0, value) for value in single if value == 0.0]
         repeated = sorted({value for value in others if others.count(value) > 1})
         if repeated or len(zeros) != len(set(zeros)):
             raise self._error(f"a value stands twice in the table: {repeated or [0.0]}")

@@ -34,7 +34,7 @@ def dtype(name: str | DataType) -> DataType:
     """
     if isinstance(name, DataType):
         return name
-    if name not in _REGISTRY:
+    if not isinstance(name, str) or name not in _REGISTRY:
         raise DataTypeError(
             f"unknown data type {name!r}{nearest(name, _REGISTRY)} (known: {listing(_REGISTRY)}); "
             "add your own with register_dtype or a capability file's dtypes"

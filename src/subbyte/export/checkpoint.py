@@ -35,6 +35,9 @@ def save(model: nn.Module, path: str | Path) -> None:
     state = state_of(model)
     if not state.converted:
         raise ModelError("only a converted model is saved; call subbyte.convert(model) first")
+    scope = getattr(model, "functional_scope", None)
+    if scope is not None and scope.before_first is not None:
+        raise ModelError("this model was quantized without data; run it once, so that its functional ops are known")
     tensors, aliases = _without_aliases(model.state_dict())
     report = summary(model)
     header = state_header(state) | {"weights": _weight_specs(model), "aliases": aliases, "report": report.to_dict()}

@@ -56,10 +56,10 @@ def to_blocks(x: Tensor, spec: TensorSpec) -> tuple[Tensor, Tensor | None]:
     if kind == "per_tensor" or x.ndim == 0:
         return x.reshape(1, -1), None
     if kind == "per_token":
-        return x.reshape(-1, x.shape[-1]), None
+        return x[None].flatten(0, -2), None
     axis = block_axis(spec, x.ndim)
     if kind == "per_channel":
-        return x.movedim(axis, 0).reshape(x.shape[axis], -1), None
+        return x.movedim(axis, 0)[..., None].flatten(1), None
     return _groups(x, axis, spec.granularity.group_size)
 
 

@@ -6,9 +6,12 @@ import torch
 from torch import Tensor
 
 from subbyte.errors import ConfigError
-from subbyte.numerics.blocks import scale_shape
 from subbyte.numerics.schemes import scheme_of
 from subbyte.spec import QuantParams, TensorSpec
+
+
+# Far above the rounding error of a grid value times its scale (2^-24 of up to 256 steps), far below a step.
+_SLACK = 1.0001
 
 
 def code_dtype(spec: TensorSpec) -> torch.dtype:
@@ -55,8 +58,8 @@ class _StraightThrough(torch.autograd.Function):
         scheme = scheme_of(spec)
         scale = scheme.scale(params, x.shape, spec)
         snapped = scheme.snap(x.float(), params, spec) * scale
-        # Clipped means: further from its grid value than the widest step of the grid allows.
-        ctx.save_for_backward(((x.float() - snapped).abs() <= scale * _reach(spec)))
+        # At a tie the distance is the reach itself, give or take the rounding of snapped.
+        ctx.save_for_backward((x.float() - snapped).abs() <= scale * (scheme.reach(spec) * _SLACK))
         return snapped.to(x.dtype)
 
     @staticmethod
@@ -65,22 +68,15 @@ class _StraightThrough(torch.autograd.Function):
         return gradients[0] * inside, None, None
 
 
-def _reach(spec: TensorSpec) -> float:
-    """Half the widest step of the grid, in units of the scale."""
-    if spec.dtype.values is None:
-        return 0.5
-    ordered = sorted(spec.dtype.values)
-    return max(b - a for a, b in zip(ordered, ordered[1:], strict=False)) / 2
-
-
 def check_params(shape: torch.Size, params: QuantParams, spec: TensorSpec) -> None:
     """Refuse parameters that do not fit.
 
     Raises:
         ConfigError: the scale's shape is not the one that the granularity implies.
     """
-    expected = scale_shape(shape, spec)
-    if spec.scheme in ("sym", "asym") and params.scale.numel() != 1 and tuple(params.scale.shape) != expected:
+    scheme = scheme_of(spec)
+    expected = scheme.scale_shape(shape, spec)
+    if tuple(params.scale.shape) != expected and params.scale.numel() != scheme.scales_per_block:
         raise ConfigError(
             f"a tensor of shape {tuple(shape)} {spec.granularity} needs a scale of shape {expected}, "
             f"not {tuple(params.scale.shape)}"

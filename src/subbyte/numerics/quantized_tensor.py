@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from subbyte.errors import CheckpointError
-from subbyte.numerics.blocks import scale_shape
 from subbyte.numerics.packing import pack, packed_size, unpack
 from subbyte.numerics.quantize import dequantize, quantize
 from subbyte.numerics.schemes import scheme_of
@@ -118,7 +117,8 @@ class QuantizedTensor:
             raise CheckpointError(
                 f"{spec.dtype} codes of shape {tuple(shape)} take {expected} bytes, not {packed.numel()}"
             )
-        if spec.scheme in ("sym", "asym") and scale.numel() not in (1, prod(scale_shape(shape, spec))):
+        scheme = scheme_of(spec)
+        if scale.numel() not in (scheme.scales_per_block, prod(scheme.scale_shape(shape, spec))):
             raise CheckpointError(f"a scale of shape {tuple(scale.shape)} does not fit {tuple(shape)} {spec}")
         return cls(packed, QuantParams(scale, tensors.get("zero_point")), spec, shape)
 
@@ -133,7 +133,7 @@ def _pieces(x: Tensor, params: QuantParams) -> list[tuple[Tensor, QuantParams]]:
     rows = max(_CHUNK // (x.numel() // x.shape[0]) // 8, 1) * 8
 
     def part(param: Tensor | None, start: int) -> Tensor | None:
-        by_row = param is not None and param.ndim == x.ndim and param.shape[0] == x.shape[0] > 1
+        by_row = param is not None and param.ndim >= x.ndim and param.shape[0] == x.shape[0] > 1
         return param[start : start + rows] if by_row and param is not None else param
 
     def params_of(start: int) -> QuantParams:
@@ -141,6 +141,6 @@ def _pieces(x: Tensor, params: QuantParams) -> list[tuple[Tensor, QuantParams]]:
         assert scale is not None
         return QuantParams(scale, part(params.zero_point, start))
 
-    if params.scale.ndim == x.ndim and params.scale.shape[0] not in (1, x.shape[0]):
+    if params.scale.ndim >= x.ndim and params.scale.shape[0] not in (1, x.shape[0]):
         return [(x, params)]  # groups run along the rows
     return [(x[start : start + rows], params_of(start)) for start in range(0, x.shape[0], rows)]

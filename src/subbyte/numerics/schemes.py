@@ -5,13 +5,14 @@ and `table[code]` for a codebook. Arithmetic is done on grid values; scales are 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from subbyte.errors import ConfigError, listing, nearest
-from subbyte.numerics.blocks import expand
+from subbyte.numerics.blocks import expand, scale_shape
 from subbyte.spec import QuantParams, TensorSpec
 
 _TINY = torch.finfo(torch.float32).tiny
@@ -19,7 +20,14 @@ _STORED = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,
 
 
 class Scheme(ABC):
-    """One way to map values to codes; subclass it and `register_scheme` to add another."""
+    """One way to map values to codes; subclass it and `register_scheme` to add another.
+
+    Attributes:
+        scales_per_block: how many scales one block has; more than one stand along a last axis of their own,
+            and then `grid_scale` and `grid` must say how they are used.
+    """
+
+    scales_per_block = 1
 
     @abstractmethod
     def from_range(self, minimum: Tensor, maximum: Tensor, spec: TensorSpec) -> QuantParams:
@@ -45,6 +53,15 @@ class Scheme(ABC):
         """`grid_scale`, broadcastable against a tensor of `shape`."""
         return expand(self.grid_scale(params), shape, spec)
 
+    def scale_shape(self, shape: Sequence[int], spec: TensorSpec) -> tuple[int, ...]:
+        """The shape of `QuantParams.scale` for a tensor of `shape`."""
+        blocks = scale_shape(shape, spec)
+        return blocks if self.scales_per_block == 1 else (*blocks, self.scales_per_block)
+
+    def reach(self, spec: TensorSpec) -> float:
+        """Half the widest step between grid values: what is further from its grid value was clipped."""
+        return float("inf")
+
     def has_integer_grid(self, spec: TensorSpec) -> bool:
         """Whether grid values are whole numbers, so that their products sum exactly."""
         return False
@@ -68,6 +85,9 @@ class Affine(Scheme):
         scale = self.scale(params, x.shape, spec)
         return affine_snap(x, scale, (spec.qmin - zero_point).float(), (spec.qmax - zero_point).float())
 
+    def reach(self, spec: TensorSpec) -> float:
+        return 0.5
+
     def has_integer_grid(self, spec: TensorSpec) -> bool:
         return True
 
@@ -75,13 +95,13 @@ class Affine(Scheme):
 class Symmetric(Affine):
     """The smallest scale that clips nothing the grid can hold: max(xmax/qmax, xmin/qmin) over non-zero ends.
 
-    The zero point is 0 for a signed type, and for an unsigned one whose data has no negative value;
-    else mid-range.
+    The zero point is 0 for codes of both signs. For others (an unsigned type) it is the lowest code where
+    the data has no negative value, else mid-range.
     """
 
     def from_range(self, minimum: Tensor, maximum: Tensor, spec: TensorSpec) -> QuantParams:
         zero_point = torch.zeros_like(minimum, dtype=torch.int32)
-        if spec.qmin >= 0:
+        if not _holds_both_signs(spec):
             middle = (spec.qmin + spec.qmax + 1) // 2
             zero_point = torch.where(minimum < 0, middle, zero_point + spec.qmin).to(torch.int32)
         low, high = spec.qmin - zero_point, spec.qmax - zero_point
@@ -89,12 +109,12 @@ class Symmetric(Affine):
         # Data that lies wholly on the side that the grid lacks (int1 has no positive value).
         absolute = torch.maximum(minimum.abs(), maximum.abs()) / torch.maximum(low.abs(), high.abs())
         scale = torch.where(scale > 0, scale, absolute)
-        if spec.qmin < 0:
+        if _holds_both_signs(spec):
             zero_point = torch.zeros((), dtype=torch.int32, device=minimum.device)
         return QuantParams(stored_scale(scale, spec), zero_point)
 
     def max_grid(self, spec: TensorSpec) -> float:
-        return float(max(abs(spec.qmin), abs(spec.qmax), spec.qmax - spec.qmin if spec.qmin >= 0 else 0))
+        return float(max(-spec.qmin, spec.qmax) if _holds_both_signs(spec) else spec.qmax - spec.qmin)
 
 
 class Asymmetric(Affine):
@@ -129,12 +149,16 @@ class Codebook(Scheme):
     def snap(self, x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
         values, codes, boundaries = _table(spec.dtype.values or (), x.device)
         if len(boundaries) == 1:
-            upper = x / self.scale(params, x.shape, spec) >= boundaries
+            upper = x / self.scale(params, x.shape, spec) >= boundaries[0]
             return torch.where(upper, values[1], values[0])
         return values[self._rank(x, params, spec, boundaries)]
 
     def _rank(self, x: Tensor, params: QuantParams, spec: TensorSpec, boundaries: Tensor) -> Tensor:
         return torch.bucketize((x / self.scale(params, x.shape, spec)).contiguous(), boundaries, right=True)
+
+    def reach(self, spec: TensorSpec) -> float:
+        ordered, _, _ = _sorted_table(spec.dtype.values or ())
+        return max(b - a for a, b in zip(ordered, ordered[1:], strict=False)) / 2
 
     def has_integer_grid(self, spec: TensorSpec) -> bool:
         return spec.dtype.has_integer_values
@@ -187,6 +211,10 @@ def _table(values: tuple[float, ...], device: torch.device) -> tuple[Tensor, Ten
         torch.tensor(codes, device=device),
         torch.tensor(boundaries, dtype=torch.float32, device=device),
     )
+
+
+def _holds_both_signs(spec: TensorSpec) -> bool:
+    return spec.qmin < 0 <= spec.qmax
 
 
 def _over(end: Tensor, code: Tensor) -> Tensor:

@@ -79,13 +79,13 @@ class OpConfig:
             ConfigError: an unknown key, or two quant_modes.
         """
         check_keys(values, [*_TENSORS, "quant_mode"], "op configuration")
-        given = {name: dict(values[name]) for name in _TENSORS if values.get(name) is not None}
-        modes = {spec.pop("quant_mode") for spec in given.values() if "quant_mode" in spec}
-        modes |= {values["quant_mode"]} if "quant_mode" in values else set()
+        given = {name: values[name] for name in _TENSORS if values.get(name) is not None}
+        places = [values, *(spec for spec in given.values() if isinstance(spec, Mapping))]
+        modes = {str(place["quant_mode"]) for place in places if "quant_mode" in place}
         if len(modes) > 1:
             raise ConfigError(f"op configuration names two quant_modes: {', '.join(sorted(modes))}")
-        specs = {name: TensorSpec.from_dict(spec) for name, spec in given.items()}
-        return cls(**specs, quant_mode=modes.pop() if modes else "static")
+        specs = {name: _tensor_spec(spec) for name, spec in given.items()}
+        return cls(**specs, quant_mode=modes.pop() if modes else "static")  # type: ignore[arg-type]  # checked
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; `from_dict` gives an equal configuration."""
@@ -104,3 +104,11 @@ class OpConfig:
             return "fp32"
         parts = [f"w:{self.weight}" if self.weight else "", f"a:{self.activation}" if self.activation else ""]
         return " ".join([*filter(None, parts), self.quant_mode])
+
+
+def _tensor_spec(values: Any) -> TensorSpec:
+    if isinstance(values, TensorSpec):
+        return values
+    if isinstance(values, Mapping):
+        values = {key: value for key, value in values.items() if key != "quant_mode"}
+    return TensorSpec.from_dict(values)

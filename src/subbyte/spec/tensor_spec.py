@@ -46,6 +46,10 @@ class TensorSpec:
         for name in ("scheme", "algorithm"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} must be a name, not {getattr(self, name)!r}")
+        for name in ("axis", "quant_min", "quant_max"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise ConfigError(f"{name} must be a whole number, not {value!r}")
         if self.scale_format not in get_args(ScaleFormat):
             formats = get_args(ScaleFormat)
             raise ConfigError(

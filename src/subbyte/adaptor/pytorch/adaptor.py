@@ -1,6 +1,7 @@
 """The PyTorch adaptor behind the interface that configuration and tuning see."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -9,7 +10,7 @@ from subbyte.adaptor.base import Adaptor
 from subbyte.adaptor.pytorch.batch import batches
 from subbyte.adaptor.pytorch.convert import convert_in_place
 from subbyte.adaptor.pytorch.discovery import discover
-from subbyte.adaptor.pytorch.prepare import Resolver, check_float, prepare, static_graph
+from subbyte.adaptor.pytorch.prepare import check_float, prepare, static_graph
 from subbyte.capability import Capability
 from subbyte.config import resolve
 from subbyte.spec import OpInfo, TuneConfig
@@ -33,10 +34,19 @@ class PyTorchAdaptor(Adaptor):
     def prepare(self, model: nn.Module, config: Any, data: Any = None, first_last: str | None = None,
                 limit: int | None = None) -> nn.Module:  # fmt: skip
         """A prepared and calibrated copy, from any form of request."""
-        return prepare(model, self._resolver(config, first_last), data, limit)
+        return prepare(model, _Resolver(self.capability, config, first_last), data, limit)
 
     def quantize(self, model: nn.Module, tune_config: TuneConfig, data: Any = None) -> nn.Module:
         return convert_in_place(self.prepare(model, tune_config, data))
 
-    def _resolver(self, config: Any, first_last: str | None) -> Resolver:
-        return lambda ops: resolve(self.capability, ops, config, first_last)
+
+@dataclass(frozen=True)
+class _Resolver:
+    """A request that waits for the ops it speaks of (an object, not a closure: models are pickled)."""
+
+    capability: Capability
+    config: Any
+    first_last: str | None
+
+    def __call__(self, ops: Sequence[OpInfo]) -> TuneConfig:
+        return resolve(self.capability, ops, self.config, self.first_last)

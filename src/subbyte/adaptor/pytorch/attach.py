@@ -1,7 +1,6 @@
 """Turning the ops of a copied model into prepared ones, one op at a time."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -49,9 +48,9 @@ def attach(
         for op in ops:
             if op.kind == "function":
                 _attach_function(model, state, op)
-        for scope, order in state.graph.order.items():
-            _scope(model, state, scope).order = order
-        _scope(model, state, "")  # sees functions of modules that had none when recorded
+        for name, order in state.graph.order.items():
+            scope_of(model, state, name).order = order
+        scope_of(model, state, "")  # sees functions of modules that had none when recorded
 
 
 def _has_functional(state: QuantizationState) -> bool:
@@ -142,7 +141,7 @@ def _add_calls(state: QuantizationState, inputs: InputQuantizers, op: Op, config
 
 
 def _attach_function(model: nn.Module, state: QuantizationState, op: Op) -> None:
-    scope = _scope(model, state, op.scope)
+    scope = scope_of(model, state, op.scope)
     config = state.requested(op.info.key)
     kind = FUNCTIONAL_TYPES[op.type]
     for call in op.calls:
@@ -167,21 +166,11 @@ def _slots(state: QuantizationState, op: Op, call: Call, config: OpConfig, count
     )
 
 
-def _scope(model: nn.Module, state: QuantizationState, name: str) -> FunctionalScope:
+def scope_of(model: nn.Module, state: QuantizationState, name: str) -> FunctionalScope:
+    """The functional scope of a module, made where it has none yet."""
     module: Any = model.get_submodule(name)
     if not isinstance(module, ScopedModule):
         module.functional_scope = FunctionalScope(name, state.run)
         swap(module, ScopedModule)
     scope: FunctionalScope = module.functional_scope
     return scope
-
-
-def merged_config(state: QuantizationState, resolved: Any, names: Iterable[str]) -> None:
-    """Add to state.config what was resolved for newly found ops; what is configured stays."""
-    keys = {state.graph.ops[name].info.key for name in names}
-    ops = dict(state.config.op)
-    ops |= {key: config for key, config in resolved.op.items() if key in keys and key not in ops}
-    sources = dict(state.config.sources) | {key: resolved.sources.get(key, {}) for key in keys if key not in ops}
-    state.config = replace(state.config, op=ops, sources=sources)
-
-

@@ -1,10 +1,11 @@
 """Quantizing the torch functions that a module's own code calls."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from subbyte.adaptor.pytorch.call_site import call_site
@@ -28,12 +29,15 @@ class FunctionalScope:
         run: what the model's forward is for.
         slots: the quantizers of each known op; an op that stays float has None in every slot.
         order: the ops in the order one forward ran them; torch.compile, which sees no places, goes by it.
+        before_first: of a model quantized without data: called once with the model and its arguments, it finds
+            the functional ops.
     """
 
     name: str
     run: Run
     slots: dict[SiteKey, Slots] = field(default_factory=dict)
     order: list[SiteKey] = field(default_factory=list)
+    before_first: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None] | None = None
 
     def __iter__(self) -> Iterator[InputQuantizer]:
         for slots in self.slots.values():
@@ -85,5 +89,8 @@ class ScopedModule(Swapped):
         forward = float_class(self).forward  # type: ignore[arg-type]
         if self.functional_scope.run.phase == "bypass":
             return forward(self, *args, **kwargs)
+        if self.functional_scope.before_first is not None:
+            find, self.functional_scope.before_first = self.functional_scope.before_first, None
+            find(self, args, kwargs)  # type: ignore[arg-type]
         with FunctionalMode(self.functional_scope):
             return forward(self, *args, **kwargs)

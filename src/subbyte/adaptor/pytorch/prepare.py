@@ -1,7 +1,6 @@
 """prepare: a copy of a float model, its ops swapped, its quantizers calibrated."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -9,17 +8,17 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from subbyte.adaptor.pytorch.attach import attach, merged_config
-from subbyte.adaptor.pytorch.batch import Batch, batches
-from subbyte.adaptor.pytorch.discovery import discover, module_op, quantizable_modules, unchanged
+from subbyte.adaptor.pytorch.attach import attach, scope_of
+from subbyte.adaptor.pytorch.batch import batches
+from subbyte.adaptor.pytorch.calibrate import calibrate
+from subbyte.adaptor.pytorch.discovery import discover, module_op, quantizable_modules
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
 from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.progress import progress
+from subbyte.adaptor.pytorch.recording import Recording, Resolver
 from subbyte.adaptor.pytorch.state import STATE, QuantizationState, is_quantized
-from subbyte.errors import CalibrationError, ModelError, UnseenOpError
-from subbyte.spec import OpInfo, TuneConfig
-
-Resolver = Callable[[Sequence[OpInfo]], TuneConfig]
+from subbyte.errors import CalibrationError, ModelError
+from subbyte.spec import TuneConfig
 
 
 def prepare(model: nn.Module, resolve: Resolver, data: Any = None, limit: int | None = None) -> nn.Module:
@@ -51,8 +50,11 @@ def prepare(model: nn.Module, resolve: Resolver, data: Any = None, limit: int | 
     attach(prepared, state, list(graph.ops))
     device = next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
     setattr(prepared, STATE, state.to(device))
+    recording = Recording(state, resolve, names)
     if first is not None and stream is not None:
-        _calibrate(prepared, state, chain([first], stream), resolve, names, _length(data))
+        calibrate(prepared, recording, progress(chain([first], stream), _length(data), "calibrating"))
+    elif any(op.quant_mode == "dynamic" for op in config.op.values()):
+        scope_of(prepared, state, "").before_first = recording.before_first
     state.train(prepared.training)
     state.run.phase = "quantize"
     return prepared
@@ -100,54 +102,6 @@ def _check_needs_no_data(config: TuneConfig) -> None:
                 f"op {name!r} has static activations ({activation}), which need calibration data; pass data, or "
                 "ask for dynamic ('w4a8:dynamic') or weight-only ('w4') quantization"
             )
-
-
-def _calibrate(
-    prepared: nn.Module,
-    state: QuantizationState,
-    stream: Iterator[Batch],
-    resolve: Resolver,
-    names: dict[tuple[str, str, str], str],
-    total: int | None,
-) -> None:
-    last = None
-    with unchanged(prepared):
-        for last in progress(stream, total, "calibrating"):
-            state.run.phase = "observe"
-            while True:
-                try:
-                    last.run(prepared)
-                    break
-                except UnseenOpError:
-                    # This batch takes a path that none before did: record it, then run the batch again.
-                    if not _learn(prepared, state, last, resolve, names):
-                        raise
-    for quantizer in state.static_quantizers():
-        quantizer.calibrate()
-    assert last is not None
-    with unchanged(prepared):
-        state.run.phase = "measure"
-        last.run(prepared)
-    for op, keys in state.input_keys.items():
-        values = [value for key in keys if (value := getattr(state.quantizers[key], "sqnr", None)) is not None]
-        if values:
-            state.activation_sqnr[op] = min(values)
-
-
-def _learn(
-    prepared: nn.Module,
-    state: QuantizationState,
-    batch: Batch,
-    resolve: Resolver,
-    names: dict[tuple[str, str, str], str],
-) -> bool:
-    """Record the path of a batch and prepare what is new on it; False when nothing is."""
-    state.run.phase = "bypass"
-    new = state.graph.merge(discover(prepared, batch, names))
-    merged_config(state, resolve([op.info for op in state.graph if op.quantizable]), new)
-    attach(prepared, state, new)
-    state.run.phase = "observe"
-    return bool(new)
 
 
 def _length(data: Any) -> int | None:

@@ -13,6 +13,11 @@ class Swapped:
     float_class: type[nn.Module]
     mixin: type["Swapped"]
 
+    def __init_subclass__(cls) -> None:
+        # Not passed on: a float class may wrap the forward of whatever subclasses it (Hugging Face's
+        # checkpointing layers do), and this subclass is not one of its own.
+        return
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         # The class was made at run time: rebuild it from the two that can be imported.
         return _rebuild, (self.float_class, self.mixin), self.__dict__
