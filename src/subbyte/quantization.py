@@ -107,5 +107,3 @@ class _Inputs:
 
     def __iter__(self) -> Iterator[Any]:
         return (batch[0] if isinstance(batch, tuple | list) and len(batch) == 2 else batch for batch in self.loader)
-
-

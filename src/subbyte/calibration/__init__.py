@@ -7,7 +7,17 @@ from subbyte.calibration.registry import Algorithm, algorithm_of, register_algor
 from subbyte.calibration.statistics import Histogram, MeanAbs, MinMax, MovingAverageMinMax, Statistics
 
 __all__ = [
-    "Algorithm", "Distribution", "Histogram", "MeanAbs", "MinMax", "MovingAverageMinMax", "Statistics",
-    "algorithm_of", "calibrate_statistics", "calibrate_tensor", "quantize_tensor", "register_algorithm",
+    "Algorithm",
+    "Distribution",
+    "Histogram",
+    "MeanAbs",
+    "MinMax",
+    "MovingAverageMinMax",
+    "Statistics",
+    "algorithm_of",
+    "calibrate_statistics",
+    "calibrate_tensor",
+    "quantize_tensor",
+    "register_algorithm",
     "registered_algorithms",
 ]

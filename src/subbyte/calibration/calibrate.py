@@ -99,4 +99,4 @@ def _params(distribution: Distribution, spec: TensorSpec, shape: Sequence[int]) 
     zero_point = flat.zero_point
     if zero_point is not None and zero_point.ndim:
         zero_point = zero_point.reshape(shaped)
-    return QuantParams(flat.scale.reshape(*shaped, *flat.scale.shape[1:]), zero_point)
+    return QuantParams(flat.scale.reshape((*shaped, *flat.scale.shape[1:])), zero_point)

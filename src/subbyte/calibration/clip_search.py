@@ -34,7 +34,7 @@ def search(distribution: Distribution, spec: TensorSpec, loss: Loss) -> QuantPar
             continue
         better = error < least
         least = torch.where(better, error, least)
-        best = _choose(better[:, None], params, best)
+        best = _choose(better, params, best)
     assert best is not None
     return _flat(best)
 
@@ -48,12 +48,17 @@ def _candidates(distribution: Distribution, spec: TensorSpec) -> Iterator[tuple[
 
 
 def _choose(better: Tensor, new: QuantParams, old: QuantParams) -> QuantParams:
+    def choose(candidate: Tensor, known: Tensor) -> Tensor:
+        return torch.where(better.reshape(-1, *(1 for _ in known.shape[1:])), candidate, known)
+
     zero_point = old.zero_point
     if zero_point is not None and new.zero_point is not None and zero_point.ndim:
-        zero_point = torch.where(better, new.zero_point, zero_point)
-    return QuantParams(torch.where(better, new.scale, old.scale), zero_point)
+        zero_point = choose(new.zero_point, zero_point)
+    return QuantParams(choose(new.scale, old.scale), zero_point)
 
 
 def _flat(params: QuantParams) -> QuantParams:
     zero_point = params.zero_point
-    return QuantParams(params.scale[:, 0], zero_point[:, 0] if zero_point is not None and zero_point.ndim else zero_point)
+    return QuantParams(
+        params.scale[:, 0], zero_point[:, 0] if zero_point is not None and zero_point.ndim else zero_point
+    )

@@ -21,7 +21,7 @@ def mse(distribution: Distribution, spec: TensorSpec) -> QuantParams:
     scheme = scheme_of(spec)
 
     def loss(params: QuantParams, minimum: Tensor, maximum: Tensor) -> Tensor:
-        error = (values - scheme.snap(values, params, spec) * params.scale.float()).square_()
+        error = (values - scheme.snap(values, params, spec) * scheme.grid_scale(params)).square_()
         return (error * counts).sum(1)
 
     return search(distribution, spec, loss)

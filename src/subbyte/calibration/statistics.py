@@ -129,7 +129,8 @@ class Histogram(Statistics):
 
     def _widen(self) -> None:
         """Make the bins cover the range."""
-        assert self.minimum is not None and self.maximum is not None
+        assert self.minimum is not None
+        assert self.maximum is not None
         low, high = float(self.minimum), float(self.maximum)
         span = max(high - low, abs(low) * 1e-6, abs(high) * 1e-6, 1e-30)
         needed = math.ceil(math.log2(span / (self.bins // 2)))

@@ -23,9 +23,7 @@ def twn(distribution: Distribution, spec: TensorSpec) -> QuantParams:
     """
     levels = sorted(spec.dtype.values or ())
     if len(levels) != 3 or levels[1] != 0 or levels[0] != -levels[2]:
-        raise ConfigError(
-            f"algorithm twn is the scale of a ternary type; {spec.dtype} takes minmax, mse, ..."
-        )
+        raise ConfigError(f"algorithm twn is the scale of a ternary type; {spec.dtype} takes minmax, mse, ...")
     values, counts = distribution.weighted()
     assert distribution.mean_abs is not None
     magnitude = values.abs()

@@ -67,15 +67,12 @@ def _default(tree: Located, sections: Iterable[str], floats: Iterable[str]) -> s
     choices = [*sections, *floats]
     if "default" in tree:
         if tree["default"] not in choices:
-            raise unknown(
-                tree.at("default"), f"section {tree['default']!r} as default", str(tree["default"]), choices
-            )
+            raise unknown(tree.at("default"), f"section {tree['default']!r} as default", str(tree["default"]), choices)
         return str(tree["default"])
     quantized = list(sections)
     if len(quantized) != 1:
         raise CapabilityError(
-            f"{tree.place}: it needs 'default: SECTION', what an op gets unasked "
-            f"(sections: {listing(choices)})"
+            f"{tree.place}: it needs 'default: SECTION', what an op gets unasked (sections: {listing(choices)})"
         )
     return quantized[0]
 
@@ -142,12 +139,8 @@ def _op(entry: Located, inside: str) -> OpCapability:
         raise CapabilityError(f"{entry.place}: {inside}: it needs a weight or an activation")
     accumulator = entry.get("accumulator")
     if accumulator is not None and accumulator not in get_args(Accumulator):
-        raise unknown(
-            entry.at("accumulator"), f"accumulator {accumulator!r}", str(accumulator), get_args(Accumulator)
-        )
-    tensors = {
-        name: _tensor(mapping_at(entry, name), f"{inside}, {name}") for name in TENSORS if name in entry
-    }
+        raise unknown(entry.at("accumulator"), f"accumulator {accumulator!r}", str(accumulator), get_args(Accumulator))
+    tensors = {name: _tensor(mapping_at(entry, name), f"{inside}, {name}") for name in TENSORS if name in entry}
     return OpCapability(**tensors, accumulator=accumulator, place=entry.place)
 
 
@@ -174,9 +167,7 @@ def _field(fields: Located, name: str, inside: str) -> tuple[str, ...]:
     if name == "granularity":
         return _granularities(values, fields.at(name), inside)
     if name != "dtype" and values[0] == ANY:
-        raise CapabilityError(
-            f"{fields.at(name)}: {inside}: the first {name} is the default and cannot be '*'"
-        )
+        raise CapabilityError(f"{fields.at(name)}: {inside}: the first {name} is the default and cannot be '*'")
     return values
 
 
@@ -198,7 +189,6 @@ def _fusions(tree: Located) -> tuple[tuple[str, ...], ...]:
     )
     if not well_formed:
         raise CapabilityError(
-            f"{tree.at('fusions')}: fusions: expected lists of op types, as in [[Linear, ReLU]], "
-            f"found {fusions!r}"
+            f"{tree.at('fusions')}: fusions: expected lists of op types, as in [[Linear, ReLU]], found {fusions!r}"
         )
     return tuple(tuple(group) for group in fusions)

@@ -29,9 +29,7 @@ def mapping_at(parent: Located, key: str) -> Located:
     if value is None:
         return Located(parent.place)
     if not isinstance(value, Located):
-        raise CapabilityError(
-            f"{parent.at(key)}: {key}: expected a mapping of names to values, found {value!r}"
-        )
+        raise CapabilityError(f"{parent.at(key)}: {key}: expected a mapping of names to values, found {value!r}")
     return value
 
 

@@ -36,9 +36,7 @@ def _constraint(item: Located, capability: Capability) -> Constraint:
     check_keys(item, ["where", "precision"], "a constraint")
     for key in ("where", "precision"):
         if key not in item:
-            raise CapabilityError(
-                f"{item.place}: a constraint needs {key!r}: {{where: {{...}}, precision: ...}}"
-            )
+            raise CapabilityError(f"{item.place}: a constraint needs {key!r}: {{where: {{...}}, precision: ...}}")
     where = mapping_at(item, "where")
     check_keys(where, ["position", "op", "name", "depthwise"], "where")
     lists = {key: texts_at(where, key) for key in ("position", "op", "name") if key in where}
@@ -47,9 +45,7 @@ def _constraint(item: Located, capability: Capability) -> Constraint:
     _check_patterns(where, lists.get("name", ()))
     depthwise = where.get("depthwise")
     if depthwise is not None and not isinstance(depthwise, bool):
-        raise CapabilityError(
-            f"{where.at('depthwise')}: depthwise: expected true or false, found {depthwise!r}"
-        )
+        raise CapabilityError(f"{where.at('depthwise')}: depthwise: expected true or false, found {depthwise!r}")
     precision = _precision(item, capability)
     return Constraint(precision, depthwise=depthwise, place=item.place, **lists)  # type: ignore[arg-type]
 
@@ -66,9 +62,7 @@ def _check_patterns(where: Located, patterns: Iterable[str]) -> None:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise CapabilityError(
-                f"{where.at('name')}: name {pattern!r} is no regular expression: {error}"
-            ) from None
+            raise CapabilityError(f"{where.at('name')}: name {pattern!r} is no regular expression: {error}") from None
 
 
 def _precision(item: Located, capability: Capability) -> str:
@@ -83,7 +77,6 @@ def _precision(item: Located, capability: Capability) -> str:
         except SubbyteError as error:
             hint = nearest(precision, names)
             raise CapabilityError(
-                f"{place}: unknown precision {precision!r}{hint} "
-                f"(sections: {listing(capability.sections)}; {error})"
+                f"{place}: unknown precision {precision!r}{hint} (sections: {listing(capability.sections)}; {error})"
             ) from None
     return precision

@@ -40,8 +40,7 @@ def load_capability(source: "str | Path | Mapping[str, Any] | Capability" = DEFA
         return build(_extended(_from_python(source), Path(), ()), "capability")
     if not isinstance(source, str | Path):
         raise CapabilityError(
-            f"a capability is a built-in's name, a file, a dictionary or a Capability, "
-            f"not {type(source).__name__}"
+            f"a capability is a built-in's name, a file, a dictionary or a Capability, not {type(source).__name__}"
         )
     if isinstance(source, str) and source in built_in_capabilities():
         return _built_in(source)

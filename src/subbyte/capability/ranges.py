@@ -51,9 +51,7 @@ def _expanded(lists: TensorCapability, unnamed: list[str]) -> list[str]:
 
 
 def _unnamed(capability: Capability) -> list[str]:
-    entries = [
-        entry for modes in capability.sections.values() for ops in modes.values() for entry in ops.values()
-    ]
+    entries = [entry for modes in capability.sections.values() for ops in modes.values() for entry in ops.values()]
     lists = [entry.tensor(name) for entry in entries for name in TENSORS]
     named = {name for tensor in lists if tensor is not None for name in tensor.dtype}
     return [name for name, known in registered_dtypes().items() if not known.is_float and name not in named]

@@ -141,9 +141,7 @@ class Capability:
 
     def modes(self, op_type: str) -> tuple[QuantMode, ...]:
         """The modes in which some section knows an op type."""
-        given = {
-            mode for section in self.sections.values() for mode, ops in section.items() if op_type in ops
-        }
+        given = {mode for section in self.sections.values() for mode, ops in section.items() if op_type in ops}
         order: tuple[QuantMode, ...] = ("static", "dynamic", "weight_only", "quant_aware")
         return tuple(mode for mode in order if mode in given)
 
@@ -158,9 +156,7 @@ class Capability:
         named |= {op for ops in self.floats.values() for op in ops} - {ANY}
         return frozenset(named)
 
-    def allows(
-        self, entry: TensorCapability, siblings: Iterable[TensorCapability], name: str, value: str
-    ) -> bool:
+    def allows(self, entry: TensorCapability, siblings: Iterable[TensorCapability], name: str, value: str) -> bool:
         """Whether an entry allows a value of a field.
 
         Args:

@@ -82,9 +82,7 @@ def parse_shorthand(text: str) -> Shorthand:
     for option in options:
         kind, value = _option(text, option)
         if kind in given:
-            raise ConfigError(
-                f"shorthand {text!r}: {option!r} comes after {given[kind]!r}; give one of the two"
-            )
+            raise ConfigError(f"shorthand {text!r}: {option!r} comes after {given[kind]!r}; give one of the two")
         given[kind] = value
     shorthand = Shorthand(
         text,
@@ -106,9 +104,7 @@ def _check_meaning(shorthand: Shorthand) -> None:
         )
     algorithm = base_name(shorthand.algorithm or "")
     if algorithm in _ACTIVATIONS_ONLY and shorthand.quant_mode != "static":
-        raise ConfigError(
-            f"shorthand {shorthand.text!r}: {algorithm} speaks of static activations, and there are none"
-        )
+        raise ConfigError(f"shorthand {shorthand.text!r}: {algorithm} speaks of static activations, and there are none")
 
 
 def _types(text: str, head: str) -> tuple[str, str | None]:
@@ -141,22 +137,14 @@ def _checked(text: str, letter: str, name: str) -> str:
     if known is None and digits in ("16", "32"):
         raise ConfigError(
             f"shorthand {text!r}: {letter}{digits} would be a float; "
-            + (
-                "leave out 'a...' for float activations"
-                if letter == "a"
-                else "to leave an op float write 'fp32'"
-            )
+            + ("leave out 'a...' for float activations" if letter == "a" else "to leave an op float write 'fp32'")
         )
     if known is None:
         raise ConfigError(f"shorthand {text!r}: {letter}{digits}: bits are 1..8")
     if known.is_float:
         raise ConfigError(
             f"shorthand {text!r}: {name} is a float type; "
-            + (
-                "leave out 'a...' for float activations"
-                if letter == "a"
-                else f"to leave an op float write {name!r}"
-            )
+            + ("leave out 'a...' for float activations" if letter == "a" else f"to leave an op float write {name!r}")
         )
     return name
 
@@ -182,6 +170,5 @@ def _option(text: str, option: str) -> tuple[str, str]:
         return "algorithm", option
     allowed = ["dynamic", "g<group size>", *known]
     raise ConfigError(
-        f"shorthand {text!r}: unknown option {option!r}{nearest(option, allowed)} "
-        f"(allowed: {listing(allowed)})"
+        f"shorthand {text!r}: unknown option {option!r}{nearest(option, allowed)} (allowed: {listing(allowed)})"
     )

@@ -85,17 +85,13 @@ def read_yaml(
         tree = _Reader(yaml, file, error, repeatable, merge).read(yaml.compose(text))
     except MarkedYAMLError as reason:
         mark = reason.problem_mark or reason.context_mark
-        raise error(
-            f"{_place(file, mark)}: not readable as YAML: {reason.problem or reason.context}"
-        ) from None
+        raise error(f"{_place(file, mark)}: not readable as YAML: {reason.problem or reason.context}") from None
     except YAMLError as reason:
         raise error(f"{file}: not readable as YAML: {str(reason).splitlines()[0]}") from None
     except RecursionError:
         raise error(f"{file}: nested too deeply") from None
     if not isinstance(tree, Located):
-        raise error(
-            f"{file}:1: expected a mapping of keys to values, found {'nothing' if tree is None else tree!r}"
-        )
+        raise error(f"{file}:1: expected a mapping of keys to values, found {'nothing' if tree is None else tree!r}")
     return tree
 
 
@@ -106,9 +102,7 @@ def _place(file: str, mark: Any) -> Place:
 class _Reader:
     """Turns YAML nodes into plain values; an anchored node becomes one object, shared by its aliases."""
 
-    def __init__(
-        self, yaml: YAML, file: str, error: type[SubbyteError], repeatable: str, merge: Merge | None
-    ) -> None:
+    def __init__(self, yaml: YAML, file: str, error: type[SubbyteError], repeatable: str, merge: Merge | None) -> None:
         self._scalar = yaml.constructor.construct_object
         self._file = file
         self._error = error

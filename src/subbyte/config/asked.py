@@ -88,9 +88,7 @@ def _said(rule: Rule, op: OpInfo, mode: QuantMode, capability: Capability) -> Wi
 def _of_section(entry: OpCapability | None) -> dict[str, Values]:
     tensors = {tensor: entry.tensor(tensor) for tensor in TENSORS} if entry else {}
     return {
-        f"{tensor}.dtype": (lists.dtype[0],)
-        for tensor, lists in tensors.items()
-        if lists and lists.dtype[0] != ANY
+        f"{tensor}.dtype": (lists.dtype[0],) for tensor, lists in tensors.items() if lists and lists.dtype[0] != ANY
     }
 
 

@@ -54,16 +54,12 @@ def _checked(capability: Capability, op: OpInfo, config: OpConfig, rules: Sequen
     """The configuration, with the mode said outright where its activation is float."""
     where = f"op {op.name!r} ({op.type})"
     if config.bias is not None and not config.bias.is_float:
-        raise ConfigError(
-            f"{where}: TuneConfig: a quantized bias ({config.bias}) is not supported; leave it out"
-        )
+        raise ConfigError(f"{where}: TuneConfig: a quantized bias ({config.bias}) is not supported; leave it out")
     weight, activation = _quantized(config.weight), _quantized(config.activation)
     if weight is not None and op.role != "weighted":
         raise ConfigError(f"{where}: TuneConfig gives a weight, and the op has none")
     if op.role == "weighted" and weight is None and activation is not None:
-        raise ConfigError(
-            f"{where}: TuneConfig quantizes the activation alone; give a weight too, or leave both out"
-        )
+        raise ConfigError(f"{where}: TuneConfig quantizes the activation alone; give a weight too, or leave both out")
     for spec in (config.weight, config.activation):
         if spec is not None and spec.is_float and not capability.allows_float(op.type, spec.dtype.name):
             raise ConfigError(

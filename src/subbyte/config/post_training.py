@@ -95,9 +95,7 @@ def _explain(error: ValidationError) -> str:
         elif problem["type"] == "literal_error":
             choices = get_args(Recipe if key == "recipes" else Approach)
             given = problem["input"]
-            lines.append(
-                f"{key}: unknown {given!r}{nearest(str(given), choices)} (allowed: {', '.join(choices)})"
-            )
+            lines.append(f"{key}: unknown {given!r}{nearest(str(given), choices)} (allowed: {', '.join(choices)})")
         else:
             lines.append(f"{key}: {problem['msg'].lower()}, found {problem['input']!r}")
     return "configuration: " + "; ".join(dict.fromkeys(lines))

@@ -11,8 +11,7 @@ from subbyte.spec import TuneConfig
 
 Request = PostTrainingQuantConfig | TuneConfig
 _FORMS = (
-    "a shorthand such as 'w4a8', a YAML file (.yaml, .yml), a dictionary, "
-    "a PostTrainingQuantConfig or a TuneConfig"
+    "a shorthand such as 'w4a8', a YAML file (.yaml, .yml), a dictionary, a PostTrainingQuantConfig or a TuneConfig"
 )
 
 

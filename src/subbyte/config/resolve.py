@@ -18,9 +18,7 @@ from subbyte.spec import OpConfig, OpInfo, OpKey, QuantMode, TensorSpec, TuneCon
 Resolved = tuple[OpConfig, Sources]
 
 
-def resolve(
-    capability: Capability, ops: Sequence[OpInfo], config: Any, first_last: str | None = None
-) -> TuneConfig:
+def resolve(capability: Capability, ops: Sequence[OpInfo], config: Any, first_last: str | None = None) -> TuneConfig:
     """Decide what every op of a model gets.
 
     Weakest first, merged field by field: global precision, op types, constraints of the capability,
@@ -42,9 +40,7 @@ def resolve(
     request = as_request(config)
     if isinstance(request, TuneConfig):
         if first_last is not None:
-            raise ConfigError(
-                "a TuneConfig says what every op gets, so first_last has nothing to say; leave it out"
-            )
+            raise ConfigError("a TuneConfig says what every op gets, so first_last has nothing to say; leave it out")
         return check_given(capability, ops, request)
     excluded = _excluded(capability, request)
     rules = RuleBook(capability, ops, request, first_last)
@@ -61,9 +57,7 @@ def _excluded(capability: Capability, request: PostTrainingQuantConfig) -> froze
     known = {*capability.sections, *registered_dtypes()} - set(floats)
     for name in request.excluded_precisions:
         if name in floats:
-            raise ConfigError(
-                f"excluded_precisions: {name!r} is what is left where nothing else is; it cannot go"
-            )
+            raise ConfigError(f"excluded_precisions: {name!r} is what is left where nothing else is; it cannot go")
         if name not in known:
             raise ConfigError(
                 f"excluded_precisions: {name!r} is neither a section nor a data type{nearest(name, known)} "

@@ -174,9 +174,7 @@ class RuleBook:
         if first_last is not None:
             rules.append((both, self._named(first_last, f"first_last={first_last!r}", "position")))
         if off and first_last is not None and first_last not in _floats():
-            raise ConfigError(
-                f"recipes[{off[0]!r}]=False leaves an op float that first_last={first_last!r} quantizes"
-            )
+            raise ConfigError(f"recipes[{off[0]!r}]=False leaves an op float that first_last={first_last!r} quantizes")
         for name in off:
             position: frozenset[Position] = frozenset({"first"} if name.startswith("first") else {"last"})
             rules.append((position, replace(self._named("fp32", f"recipes[{name!r}]=False", "position"))))
@@ -188,9 +186,7 @@ class RuleBook:
         if (approach == "weight_only" and mode in ("static", "dynamic")) or (
             approach == "dynamic" and mode == "weight_only"
         ):
-            raise ConfigError(
-                f"approach={approach!r} and precision={self._config.precision!r} ({mode}) contradict"
-            )
+            raise ConfigError(f"approach={approach!r} and precision={self._config.precision!r} ({mode}) contradict")
 
     def _check_positions(self) -> None:
         asked = [rule.source for _, rule in self._positions]
@@ -240,9 +236,7 @@ def _matching(key: str, known: Sequence[str], where: str, what: str) -> frozense
     try:
         pattern = re.compile(key)
     except re.error as error:
-        raise ConfigError(
-            f"{where}: {key!r} is neither an {what} nor a regular expression ({error})"
-        ) from None
+        raise ConfigError(f"{where}: {key!r} is neither an {what} nor a regular expression ({error})") from None
     matched = frozenset(name for name in known if pattern.fullmatch(name))
     if not matched:
         raise ConfigError(f"{where}: no {what} matches{nearest(key, known)} (there are: {_shown(known)})")

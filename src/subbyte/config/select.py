@@ -182,9 +182,7 @@ def _refusal(table: Table, asked: Wishes) -> ConfigError:
     """Why no section serves: a field that none allows, or fields that none allows together."""
     fields = {name: wish for name, wish in asked.items() if name != "section"}
     for name, wish in fields.items():
-        if not any(
-            table.allows(entry, name, value) for entry in table.entries.values() for value in wish.values
-        ):
+        if not any(table.allows(entry, name, value) for entry in table.entries.values() for value in wish.values):
             return _not_allowed(table, name, wish.values, wish.source)
     if "section" in asked and asked["section"].values[0] not in table.entries:
         section = asked["section"]
@@ -197,9 +195,7 @@ def _refusal(table: Table, asked: Wishes) -> ConfigError:
             f"{table}: {asked['section'].source} means a section that has no data type of its own ('*'); "
             "ask for a data type"
         )
-    together = ", ".join(
-        f"{name} {'/'.join(map(str, wish.values))} ({wish.source})" for name, wish in fields.items()
-    )
+    together = ", ".join(f"{name} {'/'.join(map(str, wish.values))} ({wish.source})" for name, wish in fields.items())
     return ConfigError(
         f"{table}: no section of {table.capability.name} allows all of this in {table.mode} mode: "
         f"{together}. " + "; ".join(_objections(table, fields))
@@ -227,9 +223,7 @@ def _not_allowed(table: Table, name: str, values: Iterable[Any], source: str) ->
         other = [mode for mode in table.capability.modes(table.op.type) if _has(table, mode, tensor)]
         hint += f" (quant_mode {listing(other)} does)" if other else ""
         return ConfigError(f"{where} asks for {name} {'/'.join(map(str, values))}{hint}")
-    allowed = {
-        option for lists in siblings for option in lists.options(field) if option != ANY
-    } - table.excluded
+    allowed = {option for lists in siblings for option in lists.options(field) if option != ANY} - table.excluded
     wanted = "/".join(map(str, values))
     return ConfigError(
         f"{where} asks for {name} {wanted!r}, which {table.capability.name} does not list for "

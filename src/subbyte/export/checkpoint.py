@@ -40,7 +40,11 @@ def save(model: nn.Module, path: str | Path) -> None:
         raise ModelError("this model was quantized without data; run it once, so that its functional ops are known")
     tensors, aliases = _without_aliases(model.state_dict())
     report = summary(model)
-    header = state_header(state) | {"weights": _weight_specs(model), "aliases": aliases, "report": report.to_dict()}
+    header = state_header(state) | {
+        "weights": _weight_specs(model),
+        "aliases": aliases,
+        "report": report.to_dict(),
+    }
     write(path, tensors, header)
 
 
@@ -132,5 +136,3 @@ def _load_values(model: nn.Module, tensors: dict[str, Tensor], path: str | Path)
         model.load_state_dict(tensors, strict=True)
     except RuntimeError as error:
         raise CheckpointError(f"{path} does not fit this model: {error}") from error
-
-

@@ -74,4 +74,5 @@ def _groups(x: Tensor, axis: int, size: int) -> tuple[Tensor, Tensor | None]:
 
 
 def _rows(x: Tensor, axis: int, size: int) -> Tensor:
-    return x.unflatten(axis, (-1, size)).movedim(axis + 1, -1).reshape(-1, size)
+    grouped: Tensor = x.unflatten(axis, (-1, size))
+    return grouped.movedim(axis + 1, -1).reshape(-1, size)

@@ -9,7 +9,6 @@ from subbyte.errors import ConfigError
 from subbyte.numerics.schemes import scheme_of
 from subbyte.spec import QuantParams, TensorSpec
 
-
 # Far above the rounding error of a grid value times its scale (2^-24 of up to 256 steps), far below a step.
 _SLACK = 1.0001
 

@@ -100,9 +100,7 @@ class QuantizedTensor:
         return stored if self.zero_point is None else stored | {"zero_point": self.zero_point}
 
     @classmethod
-    def from_tensors(
-        cls, tensors: Mapping[str, Tensor], spec: TensorSpec, shape: torch.Size
-    ) -> "QuantizedTensor":
+    def from_tensors(cls, tensors: Mapping[str, Tensor], spec: TensorSpec, shape: torch.Size) -> "QuantizedTensor":
         """Build from what `tensors` gave.
 
         Raises:

@@ -7,6 +7,7 @@ and `table[code]` for a codebook. Arithmetic is done on grid values; scales are 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -139,7 +140,7 @@ class Codebook(Scheme):
         return QuantParams(stored_scale(absolute / spec.dtype.max_magnitude, spec))
 
     def quantize(self, x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
-        values, codes, boundaries = _table(spec.dtype.values or (), x.device)
+        _, codes, boundaries = _table(spec.dtype.values or (), x.device)
         return codes[self._rank(x, params, spec, boundaries)].float()
 
     def grid(self, codes: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
@@ -147,7 +148,7 @@ class Codebook(Scheme):
         return table[codes.long()]
 
     def snap(self, x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
-        values, codes, boundaries = _table(spec.dtype.values or (), x.device)
+        values, _, boundaries = _table(spec.dtype.values or (), x.device)
         if len(boundaries) == 1:
             upper = x / self.scale(params, x.shape, spec) >= boundaries[0]
             return torch.where(upper, values[1], values[0])
@@ -158,7 +159,7 @@ class Codebook(Scheme):
 
     def reach(self, spec: TensorSpec) -> float:
         ordered, _, _ = _sorted_table(spec.dtype.values or ())
-        return max(b - a for a, b in zip(ordered, ordered[1:], strict=False)) / 2
+        return max(b - a for a, b in pairwise(ordered)) / 2
 
     def has_integer_grid(self, spec: TensorSpec) -> bool:
         return spec.dtype.has_integer_values
@@ -174,7 +175,7 @@ def affine_snap(x: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
     adding the zero point, clamping to qmin..qmax and subtracting it again.
     """
     y = x / scale
-    if torch.is_grad_enabled() and y.requires_grad:
+    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and y.requires_grad):
         return torch.minimum(torch.maximum(torch.round(y), low), high)
     # In place: fresh memory costs more than the arithmetic.
     y.round_()
@@ -200,7 +201,7 @@ def _sorted_table(values: tuple[float, ...]) -> tuple[list[float], list[int], li
     # Of the two zeros of a sign-magnitude table only the first code is ever written.
     order = [code for rank, code in enumerate(order) if rank == 0 or values[code] != values[order[rank - 1]]]
     ordered = [values[code] for code in order]
-    return ordered, order, [(a + b) / 2 for a, b in zip(ordered, ordered[1:], strict=False)]
+    return ordered, order, [(a + b) / 2 for a, b in pairwise(ordered)]
 
 
 def _table(values: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
 from subbyte.adaptor.pytorch.state import state_of
 from subbyte.errors import ConfigError, nearest
 from subbyte.report.rows import rows_of
@@ -27,7 +28,7 @@ def explain(model: nn.Module, name: str) -> str:
     lines.append(f"  kernel: {row['kernel']}")
     for quantizer_key in state.input_keys.get(name, []):
         quantizer = state.quantizers[quantizer_key]
-        if quantizer.scale.numel() == 1 and getattr(quantizer, "calibrated", False):
+        if isinstance(quantizer, ActivationQuantizer) and quantizer.calibrated and quantizer.scale.numel() == 1:
             lines.append(f"  input: scale {float(quantizer.scale):.6g}, zero point {int(quantizer.zero_point)}")
     for field in ("weight_sqnr", "activation_sqnr"):
         if row[field] is not None:

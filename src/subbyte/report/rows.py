@@ -69,7 +69,9 @@ def _input_quantizers(module: Any, op: Op) -> list[InputQuantizer]:
     if not isinstance(module, ScopedModule):
         return []
     sites = {call.site for call in op.calls}
-    slots = [slots for (kind, site), slots in module.functional_scope.slots.items() if kind == op.type and site in sites]
+    slots = [
+        slots for (kind, site), slots in module.functional_scope.slots.items() if kind == op.type and site in sites
+    ]
     return [quantizer for each in slots for quantizer in each if quantizer is not None]
 
 

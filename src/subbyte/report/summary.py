@@ -105,14 +105,16 @@ def totals_of(rows: list[Row], float_bytes: int, quantized_bytes: int) -> dict[s
 
 
 def _bits(row: Row) -> int:
-    return min(row["weight_bits"] if row["weight_dtype"] else 32, row["activation_bits"])
+    """The narrower of weight and input; an op without weight has only the input."""
+    bits: int = min(row["weight_bits"] if row["weight_dtype"] else 32, row["activation_bits"])
+    return bits
 
 
 def _bytes(model: nn.Module, rows: list[Row]) -> int:
     if state_of(model).converted:
         return model_bytes(model)
     quantized = {row["name"] for row in rows if row["weight_dtype"] not in (None, "fp32")}
-    saved = sum(row["float_bytes"] - row["bytes"] for row in rows if row["name"] in quantized)
+    saved: int = sum(row["float_bytes"] - row["bytes"] for row in rows if row["name"] in quantized)
     return state_of(model).float_bytes - saved
 
 

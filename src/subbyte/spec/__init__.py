@@ -7,6 +7,15 @@ from subbyte.spec.tensor_spec import TensorSpec, check_keys
 from subbyte.spec.tune_config import OpKey, TuneConfig
 
 __all__ = [
-    "Granularity", "OpConfig", "OpInfo", "OpKey", "Position", "QuantMode", "QuantParams", "Role",
-    "TensorSpec", "TuneConfig", "check_keys",
+    "Granularity",
+    "OpConfig",
+    "OpInfo",
+    "OpKey",
+    "Position",
+    "QuantMode",
+    "QuantParams",
+    "Role",
+    "TensorSpec",
+    "TuneConfig",
+    "check_keys",
 ]

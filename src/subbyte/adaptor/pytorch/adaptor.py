@@ -11,7 +11,7 @@ from subbyte.adaptor.pytorch.batch import batches
 from subbyte.adaptor.pytorch.convert import convert_in_place
 from subbyte.adaptor.pytorch.discovery import discover
 from subbyte.adaptor.pytorch.prepare import check_float, prepare, static_graph
-from subbyte.capability import Capability
+from subbyte.capability import FIELDS, TENSORS, Capability, OpCapability
 from subbyte.config import resolve
 from subbyte.spec import OpInfo, TuneConfig
 
@@ -28,8 +28,19 @@ class PyTorchAdaptor(Adaptor):
         return [op.info for op in graph if op.quantizable]
 
     def query_fw_capability(self, model: nn.Module, data: Any = None) -> dict[str, Any]:
-        opwise = {op.key: self.capability.configurations(op.type) for op in self.operators(model, data)}
-        return {"opwise": opwise, "optypewise": {op_type: allowed for (_, op_type), allowed in opwise.items()}}
+        opwise = {op.key: self.configurations(op.type) for op in self.operators(model, data)}
+        return {
+            "opwise": opwise,
+            "optypewise": {op_type: allowed for (_, op_type), allowed in opwise.items()},
+        }
+
+    def configurations(self, op_type: str) -> list[dict[str, Any]]:
+        """What an op type can have: for each mode and precision section, the list of every field of each tensor."""
+        return [
+            {"precision": section, "quant_mode": mode} | _lists(entry)
+            for mode in self.capability.modes(op_type)
+            for section, entry in self.capability.entries(op_type, mode).items()
+        ]
 
     def prepare(self, model: nn.Module, config: Any, data: Any = None, first_last: str | None = None,
                 limit: int | None = None) -> nn.Module:  # fmt: skip
@@ -38,6 +49,15 @@ class PyTorchAdaptor(Adaptor):
 
     def quantize(self, model: nn.Module, tune_config: TuneConfig, data: Any = None) -> nn.Module:
         return convert_in_place(self.prepare(model, tune_config, data))
+
+
+def _lists(entry: OpCapability) -> dict[str, dict[str, list[str]]]:
+    tensors = {name: entry.tensor(name) for name in TENSORS}
+    return {
+        name: {field: list(capability.options(field)) for field in FIELDS}
+        for name, capability in tensors.items()
+        if capability is not None
+    }
 
 
 @dataclass(frozen=True)

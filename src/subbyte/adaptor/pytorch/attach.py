@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
-from subbyte.adaptor.pytorch.functional_mode import FunctionalScope, ScopedModule
+from subbyte.adaptor.pytorch.functional_mode import FloatModule, FunctionalScope, ScopedModule
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_TYPES
 from subbyte.adaptor.pytorch.graph import Call, Op
 from subbyte.adaptor.pytorch.inputs import InputQuantizers, Slots
@@ -21,9 +21,7 @@ from subbyte.numerics import dequantize, quantize
 from subbyte.spec import OpConfig
 
 
-def attach(
-    model: nn.Module, state: QuantizationState, names: Iterable[str], *, calibrate_weights: bool = True
-) -> None:
+def attach(model: nn.Module, state: QuantizationState, names: Iterable[str], *, calibrate_weights: bool = True) -> None:
     """Prepare the named ops as state.config says; those that stay float are left alone.
 
     Args:
@@ -45,12 +43,7 @@ def attach(
             if calibrate_weights and isinstance(module, PreparedWeighted):
                 _calibrate_weight(state, module)
     if _has_functional(state):
-        for op in ops:
-            if op.kind == "function":
-                _attach_function(model, state, op)
-        for name, order in state.graph.order.items():
-            scope_of(model, state, name).order = order
-        scope_of(model, state, "")  # sees functions of modules that had none when recorded
+        _attach_functions(model, state)
 
 
 def _has_functional(state: QuantizationState) -> bool:
@@ -68,7 +61,7 @@ def _check_floats(op: Op, config: OpConfig | None) -> None:
             raise ConfigError(f"op {op.name!r}: a float op runs in fp32 here, not in {spec.dtype}")
 
 
-def _attach_module(model: nn.Module, state: QuantizationState, op: Op, config: OpConfig) -> nn.Module:
+def _attach_module(model: nn.Module, state: QuantizationState, op: Op, config: OpConfig) -> Any:
     module: Any = model.get_submodule(op.name)
     if isinstance(module, QuantizedModule):
         _add_calls(state, module.input_quantizers, op, config)
@@ -138,6 +131,19 @@ def _add_calls(state: QuantizationState, inputs: InputQuantizers, op: Op, config
         if call.site not in inputs.by_site:
             quantizer = state.input_quantizer(op.name, slot, call.producers[0], spec, dynamic=False)
             inputs.by_site[call.site] = (quantizer,)
+
+
+def _attach_functions(model: nn.Module, state: QuantizationState) -> None:
+    for op in state.graph:
+        module = model.get_submodule(op.name) if op.kind == "module" else None
+        if module is None:
+            _attach_function(model, state, op)
+        elif not isinstance(module, QuantizedModule | FloatModule):
+            swap(module, FloatModule)
+    # The model itself sees the functions of modules that had none when they were recorded.
+    for name in {"", *state.graph.order}:
+        scope = scope_of(model, state, name)
+        scope.active, scope.order = True, state.graph.order.get(name, [])
 
 
 def _attach_function(model: nn.Module, state: QuantizationState, op: Op) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.swap import Swapped, float_class
 
@@ -55,9 +55,9 @@ class AbsorbedBatchNorm(Swapped):
     def forward(self, x: Tensor) -> Tensor:
         return x
 
-    def absorb(self) -> None:
+    @staticmethod
+    def absorb(module: nn.Module) -> None:
         """Drop parameters and statistics."""
-        module: Any = self
         for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
             if name in module._parameters or name in module._buffers:
                 setattr(module, name, None)

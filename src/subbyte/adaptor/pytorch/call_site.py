@@ -16,7 +16,12 @@ _OURS = str(Path(__file__).parent)
 _MODULE_CALL = f"{_TORCH}/nn/modules/module.py"
 _FUNCTIONAL = f"{_TORCH}/nn/functional.py"
 # Between a call and the code that wrote it: dispatch, not places of the user's.
-_DISPATCH = (f"{_TORCH}/overrides.py", f"{_TORCH}/_tensor.py", f"{_TORCH}/utils/_contextlib.py")
+_DISPATCH = (
+    f"{_TORCH}/overrides.py",
+    f"{_TORCH}/_tensor.py",
+    f"{_TORCH}/utils/_contextlib.py",
+    f"{_TORCH}/_dynamo/eval_frame.py",
+)
 
 _places: dict[tuple[CodeType, int], str] = {}
 

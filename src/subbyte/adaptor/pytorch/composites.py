@@ -11,10 +11,10 @@ _CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function
 
 def _opened(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same code, without its own dispatch at the top: what it calls is dispatched instead."""
-    code: types.CodeType = function.__code__  # type: ignore[attr-defined]
-    scope = function.__globals__ | {name: _never for name in _CHECKS}  # type: ignore[attr-defined]
-    opened = types.FunctionType(code, scope, function.__name__, function.__defaults__)  # type: ignore[attr-defined]
-    opened.__kwdefaults__ = function.__kwdefaults__  # type: ignore[attr-defined]
+    code: types.CodeType = function.__code__
+    scope = function.__globals__ | dict.fromkeys(_CHECKS, _never)
+    opened = types.FunctionType(code, scope, function.__name__, function.__defaults__)
+    opened.__kwdefaults__ = function.__kwdefaults__
     return opened
 
 

@@ -63,8 +63,8 @@ def finish(model: nn.Module, state: QuantizationState) -> None:
     """What is left to do once every weighted module is converted."""
     for module in list(model.modules()):
         if isinstance(module, FoldedBatchNorm):
-            swap(module, AbsorbedBatchNorm)  # type: ignore[arg-type]
-            module.absorb()  # type: ignore[attr-defined]
+            swap(module, AbsorbedBatchNorm)
+            AbsorbedBatchNorm.absorb(module)
     for quantizer in state.static_quantizers():
         quantizer.statistics = quantizer.algorithm.statistics(quantizer.spec)
     state.converted = True
@@ -96,5 +96,3 @@ def packed_weights(model: nn.Module) -> dict[str, Any]:
         elif isinstance(module, PreparedWeighted):
             found[module.op_name] = module.weight_quantizer.packed(module, module.handler, module.folded_norm)
     return found
-
-

@@ -18,7 +18,6 @@ from subbyte.adaptor.pytorch.composites import COMPOSITES
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_OPS, FunctionalOp
 from subbyte.adaptor.pytorch.graph import Call, Graph, Op
 from subbyte.adaptor.pytorch.modules import ModuleHandler, WeightedHandler, handler_of
-from subbyte.adaptor.pytorch.quantized_module import QuantizedModule
 from subbyte.adaptor.pytorch.swap import float_class
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -216,7 +215,7 @@ def quantizable_modules(model: nn.Module) -> dict[nn.Module, ModuleHandler]:
     """The modules of a float or prepared model whose type has a handler, each once."""
     found = {}
     for module in model.modules():
-        handler = module.handler if isinstance(module, QuantizedModule) else handler_of(module)
+        handler = handler_of(module)
         if handler is not None:
             found[module] = handler
     return found

@@ -1,5 +1,6 @@
 """Quantizing the torch functions that a module's own code calls."""
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,7 @@ class FunctionalScope:
         run: what the model's forward is for.
         slots: the quantizers of each known op; an op that stays float has None in every slot.
         order: the ops in the order one forward ran them; torch.compile, which sees no places, goes by it.
+        active: whether any functional op of the model is quantized; otherwise they run as they are.
         before_first: of a model quantized without data: called once with the model and its arguments, it finds
             the functional ops.
     """
@@ -37,6 +39,7 @@ class FunctionalScope:
     run: Run
     slots: dict[SiteKey, Slots] = field(default_factory=dict)
     order: list[SiteKey] = field(default_factory=list)
+    active: bool = False
     before_first: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None] | None = None
 
     def __iter__(self) -> Iterator[InputQuantizer]:
@@ -62,7 +65,7 @@ class FunctionalMode(TorchFunctionMode):
         op = FUNCTIONAL_OPS.get(function)
         if op is None or not op.inputs(args, kwargs):
             return function(*args, **kwargs)
-        key = self._key(op.op_type, function.__name__)
+        key = self._key(op.op_type, function)
         if key not in self.scope.slots:
             raise UnseenOpError(
                 f"{op.op_type} in {self.scope.name or 'the model'} at {key[1]} was reached by no calibration batch; "
@@ -71,9 +74,9 @@ class FunctionalMode(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             return op.run(function, args, kwargs, self.scope.slots[key])
 
-    def _key(self, op_type: str, function_name: str) -> SiteKey:
+    def _key(self, op_type: str, function: Any) -> SiteKey:
         if not torch.compiler.is_compiling():
-            return (op_type, call_site(function_name))
+            return (op_type, call_site(function.__name__))
         if self.calls < len(self.scope.order) and self.scope.order[self.calls][0] == op_type:
             self.calls += 1
             return self.scope.order[self.calls - 1]
@@ -87,10 +90,40 @@ class ScopedModule(Swapped):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         forward = float_class(self).forward  # type: ignore[arg-type]
-        if self.functional_scope.run.phase == "bypass":
+        scope = self.functional_scope
+        if scope.run.phase == "bypass":
             return forward(self, *args, **kwargs)
-        if self.functional_scope.before_first is not None:
-            find, self.functional_scope.before_first = self.functional_scope.before_first, None
+        if scope.before_first is not None:
+            find, scope.before_first = scope.before_first, None
             find(self, args, kwargs)  # type: ignore[arg-type]
-        with FunctionalMode(self.functional_scope):
+        if not scope.active:
             return forward(self, *args, **kwargs)
+        if torch.compiler.is_compiling():
+            with FunctionalMode(scope):
+                return forward(self, *args, **kwargs)
+        return _uncompiled(_in_mode)(forward, scope, self, args, kwargs)
+
+
+def _in_mode(forward: Any, scope: FunctionalScope, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with FunctionalMode(scope):
+        return forward(module, *args, **kwargs)
+
+
+def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, kept from torch.compile as a whole.
+
+    Where a scope cannot be compiled in one graph it runs as plain Python: pieces compiled under an active mode
+    would call it from places that nobody wrote.
+    """
+    if "torch._dynamo" not in sys.modules:  # importing it takes a second; without it nothing compiles
+        return function
+    disabled: Callable[..., Any] = torch.compiler.disable(function)
+    return disabled
+
+
+class FloatModule(Swapped):
+    """Mixin of a module that is an op of its own and stays float: the functions inside it are not ops."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return float_class(self).forward(self, *args, **kwargs)  # type: ignore[arg-type]

@@ -63,7 +63,7 @@ class Elementwise(FunctionalOp):
         first, second = self.inputs(args, kwargs)
         a, b = quantized(first, slots[0]), quantized(second, slots[1])
         rest = {key: value for key, value in kwargs.items() if key not in ("other", "out")}
-        if not _is_in_place(function):
+        if function not in IN_PLACE:
             return function(a, b, *args[2:], **rest)
         if a is not first:
             first.copy_(a)
@@ -140,7 +140,7 @@ class Attention(FunctionalOp):
         return scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
 
     def macs(self, inputs: list[Tensor], output: Tensor) -> int:
-        query, key, value = inputs
+        query, key, _ = inputs
         return int(query.numel() * key.shape[-2] + output.numel() * key.shape[-2])
 
 
@@ -157,7 +157,7 @@ class Activation(FunctionalOp):
     def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
         (x,) = self.inputs(args, kwargs)
         rest = {key: value for key, value in kwargs.items() if key != "input"}
-        in_place = _is_in_place(function) or rest.get("inplace")
+        in_place = function in IN_PLACE or rest.get("inplace")
         value = quantized(x, slots[0])
         if in_place and value is not x:
             value = x.copy_(value)
@@ -226,4 +226,5 @@ def _table() -> dict[Function, FunctionalOp]:
 
 
 FUNCTIONAL_OPS = _table()
+IN_PLACE = frozenset(function for function in FUNCTIONAL_OPS if _is_in_place(function))
 FUNCTIONAL_TYPES = {op.op_type: op for op in FUNCTIONAL_OPS.values()}

@@ -165,5 +165,3 @@ class ConvertedWeighted(WeightedModule):
 
     def operand(self) -> WeightOperand:
         return self.weight.operand(self, self.handler)
-
-

@@ -12,6 +12,7 @@ from subbyte.errors import CalibrationError, ConfigError, UnseenOpError
 from subbyte.numerics import Affine, affine_snap, fake_quantize, scale_shape, scheme_of, to_blocks
 from subbyte.spec import Granularity, QuantParams, TensorSpec
 
+
 class Quantizer(nn.Module):
     """Quantizes one tensor by parameters that are data: scale, zero point, and the range of codes.
 

@@ -42,6 +42,7 @@ class Recording:
     def before_first(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Find the functional ops of a model that was quantized without data."""
         self.learn(model, Batch(args, kwargs), functions_only=True)
+        self.state.train(model.training)
 
     def _configure(self, new: Sequence[str]) -> None:
         """Add to the configuration what newly found ops get; what is configured stays."""

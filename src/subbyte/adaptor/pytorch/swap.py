@@ -38,8 +38,16 @@ def float_class(module: nn.Module) -> type[nn.Module]:
     return module.float_class if isinstance(module, Swapped) else type(module)
 
 
-@functools.cache
+_classes: dict[tuple[type, type], type[nn.Module]] = {}
+
+
 def _class(base: type[nn.Module], mixin: type[Swapped]) -> type[nn.Module]:
+    if (base, mixin) not in _classes:
+        _classes[base, mixin] = _make_class(base, mixin)
+    return _classes[base, mixin]
+
+
+def _make_class(base: type[nn.Module], mixin: type[Swapped]) -> type[nn.Module]:
     # The float forward's signature is kept: generate() and data collators inspect it.
     forward: Callable[..., Any] = functools.wraps(base.forward)(_forwarder(mixin.forward))  # type: ignore[attr-defined]
     body = {

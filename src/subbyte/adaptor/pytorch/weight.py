@@ -82,7 +82,12 @@ class WeightQuantizer(Quantizer):
         return self._cache[1]
 
     def _key(self, module: Any, norm: FoldedBatchNorm | None) -> tuple[Any, ...]:
-        tensors = [module.weight, module.bias if hasattr(module, "bias") else None, self.scale, self.zero_point]
+        tensors = [
+            module.weight,
+            module.bias if hasattr(module, "bias") else None,
+            self.scale,
+            self.zero_point,
+        ]
         if norm is not None:
             tensors += norm.fold_inputs()
         return (self.spec, *((id(t), t._version, t.data_ptr()) for t in tensors if t is not None))
@@ -139,7 +144,7 @@ class PackedWeight(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> "PackedWeight":
         # model.half() casts float buffers; a scale keeps the format that the codes were made with.
         scale_dtype = self.scale.dtype
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.scale = self.scale.to(scale_dtype)
         return self
 
@@ -174,7 +179,7 @@ def fold_into(weight: Tensor, factor: Tensor, handler: WeightedHandler) -> Tenso
     per_channel = factor.reshape(-1, shape[handler.channel_axis])
     if len(per_channel) == 1:
         return weight * per_channel[0].reshape(shape)
-    by_group = weight.unflatten(0, (len(per_channel), -1))
+    by_group: Tensor = weight.unflatten(0, (len(per_channel), -1))
     return (by_group * per_channel.reshape(len(per_channel), *shape)).flatten(0, 1)
 
 
@@ -203,6 +208,9 @@ def magnitude(grid: Tensor, spec: TensorSpec, handler: WeightedHandler) -> float
     """The largest sum of |grid| over the elements that one exact sum runs over."""
     if grid.numel() == 0:
         return 0.0
+    if torch.compiler.is_compiling():  # values are not known: what the shape allows
+        size = spec.granularity.group_size or grid.numel() // grid.shape[handler.channel_axis]
+        return size * scheme_of(spec).max_grid(spec)
     if spec.granularity.kind == "per_group":
         blocks, _ = to_blocks(grid.abs(), spec)
         return float(blocks.sum(1, dtype=torch.float64).max())

@@ -46,9 +46,9 @@ class ConvolutionHandler(_SpatialHandler):
         channels = x.unflatten(-1 - self.dimensions, (module.groups, -1))
         for group in range(scale.shape[1]):
             part = slice(group * size, (group + 1) * size)
-            x_part = channels[(..., part, *[slice(None)] * self.dimensions)].flatten(-2 - self.dimensions, -1 - self.dimensions)
+            x_part = _channels(channels, part, self.dimensions).flatten(-2 - self.dimensions, -1 - self.dimensions)
             for tap in product(*(range(length) for length in grid.shape[2:])):
-                yield x_part, _only(grid[:, part], tap), scale[(slice(None), group, *tap)]
+                yield x_part, _only(grid[:, part], tap), _at_tap(scale[:, group], tap)
 
 
 class TransposedConvolutionHandler(_SpatialHandler):
@@ -65,12 +65,16 @@ class TransposedConvolutionHandler(_SpatialHandler):
     def apply(self, module: Any, x: Tensor, weight: Tensor, *extra: Any) -> Tensor:
         output_size = extra[0] if extra else None
         padding = module._output_padding(
-            x, output_size, module.stride, module.padding, module.kernel_size, self.dimensions, module.dilation
+            x,
+            output_size,
+            module.stride,
+            module.padding,
+            module.kernel_size,
+            self.dimensions,
+            module.dilation,
         )
         function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[self.dimensions - 1]
-        return function(
-            x, weight, None, module.stride, module.padding, padding, module.groups, module.dilation
-        )
+        return function(x, weight, None, module.stride, module.padding, padding, module.groups, module.dilation)
 
     def macs(self, module: Any, inputs: tuple[Any, ...], output: Tensor) -> int:
         return int(inputs[0].numel() * prod(module.weight.shape[1:]))
@@ -86,17 +90,29 @@ class TransposedConvolutionHandler(_SpatialHandler):
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for group in range(scale.shape[0]):
             part = slice(group * size, (group + 1) * size)
-            x_part = x[(..., part, *[slice(None)] * self.dimensions)]
+            x_part = _channels(x, part, self.dimensions)
             for tap in product(*(range(length) for length in grid.shape[2:])):
-                yield x_part, _only(grid[part], tap), scale[(group, slice(None), *tap)]
+                yield x_part, _only(grid[part], tap), _at_tap(scale[group], tap)
+
+
+def _channels(x: Tensor, part: slice, dimensions: int) -> Tensor:
+    """Some channels of [..., channels, *spatial]."""
+    start, stop, _ = part.indices(x.shape[-1 - dimensions])
+    return x.narrow(-1 - dimensions, start, stop - start)
+
+
+def _at_tap(scale: Tensor, tap: tuple[int, ...]) -> Tensor:
+    """Of [channels, *kernel], the column of one kernel tap."""
+    for index in tap:
+        scale = scale[:, index]
+    return scale
 
 
 def _only(weight: Tensor, tap: tuple[int, ...]) -> Tensor:
     """The weight with every kernel tap but one set to zero."""
-    kept = torch.zeros_like(weight)
-    index = (slice(None), slice(None), *tap)
-    kept[index] = weight[index]
-    return kept
+    mask = torch.zeros(weight.shape[2:], dtype=weight.dtype, device=weight.device)
+    mask[tap] = 1
+    return weight * mask
 
 
 for _dimensions, _convolution in enumerate((nn.Conv1d, nn.Conv2d, nn.Conv3d), start=1):

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from subbyte.errors import ConfigError, ModelError
+from subbyte.errors import ConfigError
 from subbyte.spec import Role, TensorSpec
 
 
@@ -16,7 +16,7 @@ class ModuleHandler(ABC):
     op_type: ClassVar[str]
     role: ClassVar[Role] = "other"
 
-    def check(self, module: nn.Module, name: str) -> None:
+    def check(self, module: nn.Module, name: str) -> None:  # noqa: B027 (most types have nothing to refuse)
         """Refuse a module of this type that cannot be quantized.
 
         Raises:
@@ -55,7 +55,7 @@ class WeightedHandler(ModuleHandler):
         expected = {"per_channel": self.channel_axis, "per_group": self.group_axis}.get(spec.granularity.kind)
         if expected is not None and axis != expected:
             raise ConfigError(
-                f"op {name!r}: a {self.op_type} weight has its scales {spec.granularity} along axis {expected}, not {axis}"
+                f"op {name!r}: {spec.granularity} of a {self.op_type} weight runs along axis {expected}, not {axis}"
             )
         if spec.granularity.kind == "per_token":
             raise ConfigError(f"op {name!r}: a weight has no tokens; use per_tensor, per_channel or per_group(n)")

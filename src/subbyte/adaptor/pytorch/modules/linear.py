@@ -1,7 +1,7 @@
 """Linear, and its transposed form in Hugging Face models."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ class LinearHandler(WeightedHandler):
     """`y = x W^T + b`, weight [out, in]."""
 
     op_type = "Linear"
-    norm_types = (nn.BatchNorm1d,)
+    norm_types: ClassVar[tuple[type[nn.Module], ...]] = (nn.BatchNorm1d,)
 
     def apply(self, module: Any, x: Tensor, weight: Tensor, *extra: Any) -> Tensor:
         return F.linear(x, weight)

@@ -3,6 +3,7 @@
 from torch import nn
 
 from subbyte.adaptor.pytorch.modules.handler import ModuleHandler
+from subbyte.adaptor.pytorch.swap import float_class
 from subbyte.errors import ConfigError
 
 _HANDLERS: dict[str, ModuleHandler | None] = {}
@@ -26,11 +27,11 @@ def register_module(float_class: type[nn.Module] | str, handler: ModuleHandler |
 
 
 def handler_of(module: nn.Module) -> ModuleHandler | None:
-    """The handler of a float module; None where its type has none."""
-    cls = type(module)
+    """The handler of a module's float class; None where it has none."""
+    cls = float_class(module)
     for base in cls.__mro__:
         if _path(base) in _HANDLERS:
-            return _HANDLERS[_path(base)] if cls.forward is base.forward else None
+            return _HANDLERS[_path(base)] if cls.forward is vars(base).get("forward", cls.forward) else None
     return None
 
 

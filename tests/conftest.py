@@ -1,0 +1,1 @@
+"""Lets every test import the networks of this folder: `from networks import ...`."""
