@@ -21,6 +21,8 @@ def kl(distribution: Distribution, spec: TensorSpec) -> QuantParams:
     P is the histogram clipped to the candidate range, what was clipped added to its outermost bins. Q is what
     quantizing leaves of the unclipped part: the mass of the bins that share a code, spread evenly over those
     of them that are not empty. Codes come from the quantizer itself, so any width, zero point or codebook works.
+    Exact zeros are left out: a grid holds them at any range, and after a ReLU their spike in one bin, which Q
+    would smear over its neighbours, would drive the range towards zero.
     """
     centres, counts = _histogram(distribution)
     scheme = scheme_of(spec)
@@ -39,8 +41,9 @@ def kl(distribution: Distribution, spec: TensorSpec) -> QuantParams:
 
 
 def _histogram(distribution: Distribution) -> tuple[Tensor, Tensor]:
-    """Bin centres and counts [blocks, bins], evenly spaced from each block's minimum to its maximum."""
+    """Bin centres, evenly spaced from each block's minimum to its maximum, and counts but of zeros: [blocks, bins]."""
     values, counts = distribution.weighted()
+    counts = counts * (values != 0)
     low, span = distribution.minimum[:, None], (distribution.maximum - distribution.minimum)[:, None]
     width = torch.where(span > 0, span, 1.0) / _BINS
     index = ((values - low) / width).long().clamp_(0, _BINS - 1)

@@ -13,7 +13,7 @@ from subbyte.adaptor.pytorch.convert import finish, install
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
 from subbyte.adaptor.pytorch.prepare import check_float
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
-from subbyte.adaptor.pytorch.state import STATE, state_of
+from subbyte.adaptor.pytorch.state import hold, state_of
 from subbyte.adaptor.pytorch.weight import PackedWeight
 from subbyte.errors import CheckpointError, ModelError
 from subbyte.export.header import state_from, state_header
@@ -73,7 +73,7 @@ def load(path: str | Path, float_model: nn.Module) -> nn.Module:
     tensors |= {alias: tensors[name] for alias, name in header["aliases"].items()}
     _install_weights(model, tensors, header["weights"])
     finish(model, state)
-    setattr(model, STATE, state)
+    hold(model, state)
     _load_values(model, tensors, path)
     state.run.phase = "quantize"
     return model.to(device).eval()

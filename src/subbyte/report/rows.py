@@ -107,9 +107,9 @@ def _kernel(module: Any, op: Op, quantizers: list[InputQuantizer]) -> str:
     if not quantizers:
         return "reference: dequantized weight"
     quantizer, spec = quantizers[0], module.weight_spec
-    if not (scheme_of(spec).has_integer_grid(spec) and quantizer.scheme.has_integer_grid(quantizer.spec)):
+    if not (scheme_of(spec).has_integer_grid(spec) and quantizer.has_integer_grid):
         return "reference: grid values in fp32"
-    bound = _magnitude(module) * quantizer.scheme.max_grid(quantizer.spec)
+    bound = _magnitude(module) * quantizer.max_grid
     return f"reference: integers first in {'fp64' if bound >= EXACT_IN_FP32 else 'fp32'}"
 
 

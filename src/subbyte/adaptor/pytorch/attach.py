@@ -126,6 +126,9 @@ def _add_calls(state: QuantizationState, inputs: InputQuantizers, op: Op, config
     if config.quant_mode == "dynamic":
         inputs.always = (state.input_quantizer(op.name, "0", None, spec, dynamic=True),)
         return
+    if not op.name and op.calls:  # the model itself is the op: called from wherever it is used
+        inputs.always = (state.input_quantizer("", "0", op.calls[0].producers[0], spec, dynamic=False),)
+        return
     for index, call in enumerate(op.calls):
         slot = "0" if index == 0 else f"0@{index}"
         if call.site not in inputs.by_site:

@@ -1,11 +1,12 @@
 """Calibration data: what a user gives, as a stream of calls of the model."""
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from subbyte.errors import CalibrationError, SubbyteError
 
@@ -44,6 +45,14 @@ class Batch:
         """The size of the first axis of the first tensor."""
         tensors = [x for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, Tensor) and x.ndim]
         return tensors[0].shape[0] if tensors else 1
+
+    def copied(self) -> "Batch":
+        """The same batch with tensors of its own: a forward may write into its inputs, or into a cache it is given."""
+
+        def own(leaf: Any) -> Any:
+            return leaf.detach().clone() if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
+
+        return Batch(tree_map(own, self.args), tree_map(own, self.kwargs), self.index)
 
     def run(self, model: nn.Module) -> Any:
         """The model's output.

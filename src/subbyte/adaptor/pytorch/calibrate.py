@@ -28,14 +28,14 @@ def calibrate(model: nn.Module, recording: Recording, stream: Iterable[Batch]) -
         quantizer.calibrate()
     with unchanged(model):
         state.run.phase = "measure"
-        last.run(model)
+        last.copied().run(model)
     _collect_figures(state)
 
 
 def _observe(model: nn.Module, recording: Recording, batch: Batch) -> None:
     while True:
         try:
-            batch.run(model)
+            batch.copied().run(model)
         except UnseenOpError:
             # This batch takes a path that none before did: record it, then run the batch again.
             if not recording.learn(model, batch):

@@ -43,6 +43,8 @@ def call_site(function_name: str = "") -> str:
         if not own and not _is_ours(frame):
             places.append(_place(code, frame.f_lasti))
         frame = frame.f_back
+    if frame is None:
+        return ""  # no module's code: where the model itself is called is nobody's place
     return ">".join(reversed(places))
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
@@ -190,6 +189,7 @@ def discover(model: nn.Module, batch: Batch, names: dict[tuple[str, str, str], s
     Returns:
         every op in the order it ran, modules that were not reached last.
     """
+    batch = batch.copied()
     recorder = _Recorder(
         {module: name for name, module in model.named_modules()},
         quantizable_modules(model),
@@ -250,16 +250,16 @@ def _hooks(recorder: _Recorder) -> Iterator[None]:
 
     def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         recorder.stack.pop()
-        if recorder.is_leaf(module) and module in recorder.names and not recorder.in_leaf:
+        if recorder.is_leaf(module) and not recorder.in_leaf:
             recorder.record_module(module, (*args, *kwargs.values()), output)
 
-    entered = register_module_forward_pre_hook(enter)
-    left = register_module_forward_hook(leave, with_kwargs=True)
+    handles = [module.register_forward_pre_hook(enter) for module in recorder.names]
+    handles += [module.register_forward_hook(leave, with_kwargs=True) for module in recorder.names]
     try:
         yield
     finally:
-        entered.remove()
-        left.remove()
+        for handle in handles:
+            handle.remove()
 
 
 def _mark_last(recorder: _Recorder, output: Any) -> None:

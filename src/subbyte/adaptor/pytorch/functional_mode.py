@@ -94,8 +94,8 @@ class ScopedModule(Swapped):
         if scope.run.phase == "bypass":
             return forward(self, *args, **kwargs)
         if scope.before_first is not None:
-            find, scope.before_first = scope.before_first, None
-            find(self, args, kwargs)  # type: ignore[arg-type]
+            scope.before_first(self, args, kwargs)  # type: ignore[arg-type]
+            scope.before_first = None
         if not scope.active:
             return forward(self, *args, **kwargs)
         if torch.compiler.is_compiling():

@@ -189,10 +189,8 @@ def product(a: Tensor, b: Tensor, a_quantizer: InputQuantizer | None, b_quantize
     assert b_scale is not None
     if b_scale.ndim:  # a scale for each token of b runs along the sum
         return (a_grid * a_scale @ (b_grid * b_scale)).to(a.dtype)
-    schemes = (a_quantizer, b_quantizer)
-    bound = a.shape[-1] * math.prod(each.scheme.max_grid(each.spec) for each in schemes)
-    integer = all(each.scheme.has_integer_grid(each.spec) for each in schemes)
-    kind = accumulator(bound, integer=integer)
+    bound = a.shape[-1] * a_quantizer.max_grid * b_quantizer.max_grid
+    kind = accumulator(bound, integer=a_quantizer.has_integer_grid and b_quantizer.has_integer_grid)
     return rescale(a_grid.to(kind) @ b_grid.to(kind), a_scale * b_scale, None).to(a.dtype)
 
 

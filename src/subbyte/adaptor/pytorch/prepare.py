@@ -16,7 +16,7 @@ from subbyte.adaptor.pytorch.fingerprint import fingerprint
 from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.progress import progress
 from subbyte.adaptor.pytorch.recording import Recording, Resolver
-from subbyte.adaptor.pytorch.state import STATE, QuantizationState, is_quantized
+from subbyte.adaptor.pytorch.state import QuantizationState, hold, is_quantized
 from subbyte.errors import CalibrationError, ModelError
 from subbyte.spec import TuneConfig
 
@@ -49,7 +49,7 @@ def prepare(model: nn.Module, resolve: Resolver, data: Any = None, limit: int | 
         _check_needs_no_data(config)
     attach(prepared, state, list(graph.ops))
     device = next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
-    setattr(prepared, STATE, state.to(device))
+    hold(prepared, state.to(device))
     recording = Recording(state, resolve, names)
     if first is not None and stream is not None:
         calibrate(prepared, recording, progress(chain([first], stream), _length(data), "calibrating"))

@@ -98,8 +98,8 @@ class WeightedModule(QuantizedModule):
     def accumulator(self, operand: WeightOperand, quantizer: InputQuantizer) -> torch.dtype:
         """The float type in which every sum of this op is exact."""
         scheme = scheme_of(self.weight_spec)
-        integer = scheme.has_integer_grid(self.weight_spec) and quantizer.scheme.has_integer_grid(quantizer.spec)
-        return accumulator(operand.magnitude * quantizer.scheme.max_grid(quantizer.spec), integer=integer)
+        integer = scheme.has_integer_grid(self.weight_spec) and quantizer.has_integer_grid
+        return accumulator(operand.magnitude * quantizer.max_grid, integer=integer)
 
     def bias_over_output(self, operand: WeightOperand) -> Tensor | None:
         """The bias in a shape that broadcasts against the output."""

@@ -41,6 +41,16 @@ class Quantizer(nn.Module):
     def params(self) -> QuantParams:
         return QuantParams(self.scale, self.zero_point)
 
+    @property
+    def max_grid(self) -> float:
+        """A bound of |grid value|."""
+        return self.scheme.max_grid(self.spec)
+
+    @property
+    def has_integer_grid(self) -> bool:
+        """Whether grid values are whole numbers."""
+        return self.scheme.has_integer_grid(self.spec)
+
     def set_params(self, params: QuantParams) -> None:
         """Use these from now on.
 

@@ -32,11 +32,16 @@ class Recording:
     def learn(self, model: nn.Module, batch: Batch, *, functions_only: bool = False) -> bool:
         """Record the path of a batch and prepare what is new on it; False when nothing is."""
         phase, self.state.run.phase = self.state.run.phase, "bypass"
-        new = self.state.graph.merge(discover(model, batch, self.names))
+        try:
+            found = discover(model, batch, self.names)
+        finally:
+            self.state.run.phase = phase
+        if functions_only:  # modules stay as they are: a BatchNorm that was not folded runs by itself
+            found.ops = {name: replace(op, norm="") for name, op in found.ops.items()}
+        new = self.state.graph.merge(found)
         self._configure(new)
         ops = self.state.graph.ops
         attach(model, self.state, [name for name in new if not functions_only or ops[name].kind == "function"])
-        self.state.run.phase = phase
         return bool(new)
 
     def before_first(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

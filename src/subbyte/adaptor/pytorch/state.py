@@ -8,6 +8,7 @@ from torch import nn
 from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.phase import Run
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer, DynamicQuantizer, InputQuantizer
+from subbyte.adaptor.pytorch.swap import Swapped
 from subbyte.errors import ModelError
 from subbyte.spec import OpKey, TensorSpec, TuneConfig
 
@@ -82,6 +83,17 @@ def state_of(model: nn.Module) -> QuantizationState:
     return state
 
 
+def hold(model: nn.Module, state: QuantizationState) -> None:
+    """Put the state where `state_of`, `.to()`, `state_dict()`, copies and pickles find it.
+
+    It is a submodule of the first op, not of the model: Sequential, and any code that goes through
+    `children()`, would run it as a layer.
+    """
+    first = next((op.name for op in state.graph if op.kind == "module"), "")
+    setattr(model.get_submodule(first), STATE, state)
+    model.__dict__[STATE] = state
+
+
 def is_quantized(model: nn.Module) -> bool:
-    """Whether a model, or a part of it, is prepared or converted."""
-    return any(isinstance(module, QuantizationState) for module in model.modules())
+    """Whether a model, or a part of it, is prepared or converted, or is a part of such a model."""
+    return any(isinstance(module, Swapped) for module in model.modules())

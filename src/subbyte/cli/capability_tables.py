@@ -1,0 +1,119 @@
+"""`subbyte capability`: what a file comes to, and what of a model it covers."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from torch import nn
+
+from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
+from subbyte.adaptor.pytorch.discovery import NORMS
+from subbyte.adaptor.pytorch.modules import handler_of
+from subbyte.capability import Capability, Constraint, derived_ranges, load_capability
+from subbyte.cli.console import out
+from subbyte.cli.dtype_table import values_of
+from subbyte.cli.reference import importing_from, load_data, load_model
+from subbyte.dtypes import dtype
+from subbyte.errors import ConfigError
+
+
+def check_capability(file: str, model: str | None, data: str | None) -> None:
+    """Print every derived range, and which ops of a model are covered.
+
+    Raises:
+        CapabilityError: the file is wrong, with the line.
+        ConfigError: the model or the data cannot be loaded.
+    """
+    if data is not None and model is None:
+        raise ConfigError("--data is for --model; give both")
+    capability = load_capability(file)
+    coverage = None if model is None else _coverage(capability, model, data)
+    out().print(_ranges(capability))
+    if coverage is not None:
+        out().print(coverage)
+    sections, types = len(capability.sections), len(capability.op_types())
+    _say(f"{file}: correct; {sections} precisions for {types} op types, default {capability.default}")
+
+
+def show_capability(file: str) -> None:
+    """Print precisions, float types, data types, fusions and constraints.
+
+    Raises:
+        CapabilityError: the file is wrong, with the line.
+    """
+    capability = load_capability(file)
+    _say(f"{capability.name} (default precision: {capability.default})")
+    table = Table("precision", "mode", "op types", title="precisions")
+    for section, modes in capability.sections.items():
+        for mode, ops in modes.items():
+            table.add_row(section, mode, ", ".join(ops))
+    out().print(table)
+    lines = [f"stays in {name}: {_any(ops)}" for name, ops in capability.floats.items()]
+    lines += [f"data type {name}: {values_of(data_type)}" for name, data_type in capability.dtypes.items()]
+    lines += [f"runs as one op: {' + '.join(ops)}" for ops in capability.fusions]
+    lines += [f"constraint: {_where(constraint)}: {constraint.precision}" for constraint in capability.constraints]
+    _say("\n".join(lines))
+
+
+def _say(text: str) -> None:
+    out().print(text, markup=False, highlight=False)
+
+
+def _any(ops: tuple[str, ...]) -> str:
+    return "any op type" if "*" in ops else ", ".join(ops)
+
+
+def _where(constraint: Constraint) -> str:
+    parts = {"position": constraint.position, "op": constraint.op, "name": constraint.name}
+    said = [f"{key} {' or '.join(names)}" for key, names in parts.items() if names]
+    if constraint.depthwise is not None:
+        said.append("depthwise" if constraint.depthwise else "not depthwise")
+    return ", ".join(said) or "every op"
+
+
+def _ranges(capability: Capability) -> RenderableType:
+    """One row for each precision, mode and tensor; op types with the same ranges share it."""
+    ranges: dict[tuple[str, str, str, str], list[str]] = {}
+    for row in derived_ranges(capability):
+        op = (row["section"], row["mode"], row["tensor"], row["op_type"])
+        ranges.setdefault(op, []).append(f"{row['dtype']} {values_of(dtype(row['dtype']))}")
+    shared: dict[tuple[str, str, str, str], list[str]] = {}
+    for (section, mode, tensor, op_type), texts in ranges.items():
+        shared.setdefault((section, mode, tensor, "; ".join(texts)), []).append(op_type)
+    table = Table(title="ranges (the first of a list is its default)", show_lines=True)
+    for heading in ("precision", "mode", "tensor", "data types", "op types"):
+        table.add_column(heading, overflow="fold")
+    for (section, mode, tensor, text), op_types in shared.items():
+        table.add_row(section, mode, tensor, text, ", ".join(op_types))
+    return table
+
+
+def _coverage(capability: Capability, reference: str, data: str | None) -> Table:
+    folder = Path()
+    with importing_from(folder):
+        model = load_model(reference, folder, "--model")
+        batches = None if data is None else load_data(data, folder, "--data")
+        ops = PyTorchAdaptor(capability).operators(model, batches)
+    table = Table("op", "type", "covered", "precisions", title=f"ops of {reference}")
+    for op in ops:
+        modes = capability.modes(op.type)
+        sections = dict.fromkeys(section for mode in modes for section in capability.entries(op.type, mode))
+        if sections:
+            table.add_row(op.name, op.type, ", ".join(modes), ", ".join(sections))
+        else:
+            table.add_row(op.name, op.type, "no", f"stays float: {capability.name} does not list {op.type}")
+    for name, module in _without_handler(model):
+        table.add_row(name, type(module).__name__, "no", "stays float: Subbyte has no quantized form of it")
+    return table
+
+
+def _without_handler(model: nn.Module) -> list[tuple[str, Any]]:
+    """Modules with parameters of their own that no op stands for; norms are folded."""
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if handler_of(module) is None
+        and not isinstance(module, NORMS)
+        and any(True for _ in module.parameters(recurse=False))
+    ]

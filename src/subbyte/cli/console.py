@@ -1,0 +1,29 @@
+"""Where the command writes: results to standard output, progress to standard error."""
+
+import math
+from typing import Any
+
+from rich.console import Console
+
+# Tables that go to a file or a pipe are not folded to a terminal's width.
+_FILE_WIDTH = 180
+
+
+def out() -> Console:
+    """Standard output, for results."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_FILE_WIDTH, soft_wrap=False)
+
+
+def note(text: str) -> None:
+    """Say on standard error what is being done."""
+    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(text)
+
+
+def finite(value: Any) -> Any:
+    """The same plain data, with null for what JSON has no number for."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

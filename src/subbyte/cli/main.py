@@ -1,0 +1,110 @@
+"""The `subbyte` command: what it can be told."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import subbyte
+from subbyte.cli.capability_tables import check_capability, show_capability
+from subbyte.cli.command import Application, Command
+from subbyte.cli.console import finite, out
+from subbyte.cli.demo import run_demo
+from subbyte.cli.dtype_table import dtype_table
+from subbyte.cli.quantize import quantize_recipe
+from subbyte.export.checkpoint import read_report
+from subbyte.report import Summary
+
+app = typer.Typer(
+    cls=Application,
+    help="Quantization below eight bits for PyTorch.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+capability_app = typer.Typer(help="Look into capability files.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(capability_app, name="capability")
+
+BUILT_IN = "pytorch_cpu"
+CapabilitySource = Annotated[str, typer.Argument(metavar="[FILE]", help="A capability file, or a built-in's name.")]
+
+
+def run() -> None:
+    """The entry point of the installed command."""
+    app(prog_name="subbyte")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"subbyte {subbyte.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Quantization below eight bits for PyTorch."""
+
+
+@app.command("demo", cls=Command)
+def demo(
+    output: Annotated[Path, typer.Option(help="Where the w4a4 checkpoint goes.")] = Path("subbyte-demo.safetensors"),
+) -> None:
+    """Train a small network on scikit-learn's digits, and quantize it at 8, 4, 2 and 1 bits."""
+    run_demo(output)
+
+
+@app.command("quantize", cls=Command)
+def quantize(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE.yaml", help="What to quantize, how, and where it goes.")],
+) -> None:
+    """Quantize a model as a recipe says, save it, and print what it became."""
+    quantize_recipe(recipe)
+
+
+@app.command("summary", cls=Command)
+def summary(
+    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="What subbyte saved.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows and totals as JSON.")] = False,
+) -> None:
+    """Print the table of a quantized model, op by op, from its checkpoint alone."""
+    report = Summary(**read_report(checkpoint))
+    if as_json:
+        typer.echo(json.dumps(finite(report.to_dict()), indent=2))
+    else:
+        out().print(report)
+
+
+@app.command("dtypes", cls=Command)
+def dtypes(
+    capability: Annotated[str, typer.Option(metavar="FILE", help="Add the types that this capability file describes.")]
+    = BUILT_IN,
+) -> None:  # fmt: skip
+    """List the data types, and the values that each can hold."""
+    out().print(dtype_table(capability))
+
+
+@capability_app.command("check", cls=Command)
+def capability_check(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A capability file, or a built-in's name.")],
+    model: Annotated[
+        str | None, typer.Option(metavar="MODULE:NAME", help="Also say which ops of this model are covered.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="MODULE:NAME", help="Batches for the model, to find its functional ops too.")
+    ] = None,
+) -> None:
+    """Check a capability file, and print the range that it gives each tensor of each op type."""
+    check_capability(file, model, data)
+
+
+@capability_app.command("show", cls=Command)
+def capability_show(file: CapabilitySource = BUILT_IN) -> None:
+    """Print what a capability file comes to, with all that it extends merged in."""
+    show_capability(file)

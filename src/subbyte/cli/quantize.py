@@ -1,0 +1,132 @@
+"""`subbyte quantize`: a recipe in; a checkpoint and the table of what it holds out."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_model as load_weights
+from torch import nn
+
+from subbyte.cli.console import note, out
+from subbyte.cli.failure import users_code
+from subbyte.cli.recipe import RecipeFile, read_recipe
+from subbyte.cli.reference import importing_from, load_data, load_model, load_object
+from subbyte.errors import CalibrationError, ConfigError, ModelError
+from subbyte.export.checkpoint import save
+from subbyte.quantization import quantize
+from subbyte.report import summary
+
+
+def quantize_recipe(path: Path) -> None:
+    """Do what a recipe says and print the result.
+
+    Raises:
+        SubbyteError: the recipe, or something that it names, is wrong; with file and line.
+    """
+    recipe = read_recipe(path)
+    with importing_from(recipe.folder):
+        _run(recipe)
+
+
+def _run(recipe: RecipeFile) -> None:
+    values = recipe.values
+    capability = recipe.loaded_capability()
+    note(f"loading {values.model}")
+    model = load_model(values.model, recipe.folder, recipe.at("model"))
+    if values.weights is not None:
+        _load_weights(model, recipe.beside(values.weights), recipe.at("weights"))
+    model.eval()
+    measure = _measure(recipe)
+    data = _data(recipe)
+    before = measure(model)
+    note("quantizing")
+    try:
+        quantized = quantize(model, recipe.request(), data, first_last=values.first_last, capability=capability)
+    except ConfigError as error:
+        raise ConfigError(f"{recipe.at('config')}: {error}") from error
+    except CalibrationError as error:
+        raise CalibrationError(f"{recipe.at('data')}: {error}") from error
+    after = measure(quantized)
+    output = recipe.beside(values.output)
+    _save(quantized, output, recipe)
+    out().print(summary(quantized))
+    if before is not None:
+        out().print(f"{values.evaluate}: {before:.6g} before, {after:.6g} after", markup=False, highlight=False)
+    out().print(f"saved to {output} ({output.stat().st_size:,} bytes)", markup=False, highlight=False)
+
+
+def _load_weights(model: nn.Module, path: Path, where: str) -> None:
+    if not path.is_file():
+        raise ConfigError(f"{where}: there is no file {path}")
+    try:
+        missing, unexpected = load_weights(model, path, strict=False)
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{where}: {path} cannot be read as safetensors ({error})") from error
+    except RuntimeError as error:
+        raise ConfigError(f"{where}: {path} does not fit the model: {error}") from error
+    for names, problem in ((missing, "lacks"), (unexpected, "has, and the model has not,")):
+        if names:
+            shown = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
+            raise ConfigError(f"{where}: {path} {problem} {len(names)} tensors of the model's state_dict: {shown}")
+
+
+def _data(recipe: RecipeFile) -> Any:
+    reference = recipe.values.data
+    if reference is None:
+        return None
+    where = recipe.at("data")
+    data = load_data(reference, recipe.folder, where)
+    plain = isinstance(data, torch.Tensor | dict) or not hasattr(data, "__iter__")
+    return data if plain else _Batches(data, f"{where}: {reference}")
+
+
+@dataclass(frozen=True)
+class _Batches:
+    """The user's batches; what fails while they are made is told as theirs."""
+
+    batches: Any
+    where: str
+
+    def __iter__(self) -> Iterator[Any]:
+        with users_code(self.where):
+            iterator = iter(self.batches)
+        while True:
+            with users_code(self.where):
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    return
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+def _measure(recipe: RecipeFile) -> Callable[[nn.Module], float | None]:
+    """The recipe's `evaluate`, checked; gives None where the recipe has none."""
+    reference = recipe.values.evaluate
+    if reference is None:
+        return lambda model: None
+    where = recipe.at("evaluate")
+    evaluate = load_object(reference, recipe.folder, where)
+    if not callable(evaluate):
+        raise ConfigError(f"{where}: {reference} is a {type(evaluate).__name__}, not a function of a model")
+
+    def measure(model: nn.Module) -> float:
+        note(f"evaluating with {reference}")
+        with users_code(f"{where}: {reference}"), torch.no_grad():
+            return float(evaluate(model))
+
+    return measure
+
+
+def _save(quantized: nn.Module, output: Path, recipe: RecipeFile) -> None:
+    try:
+        save(quantized, output)
+    except ModelError as error:
+        if recipe.values.data is not None:
+            raise
+        raise ModelError(f"{recipe.path}: {error}; in a recipe: give data") from error
