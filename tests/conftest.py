@@ -1,1 +1,5 @@
-"""Lets every test import the networks of this folder: `from networks import ...`."""
+"""Makes `from networks import ...` work in every test, and keeps tests that run side by side off each other's cores."""
+
+import torch
+
+torch.set_num_threads(1)

@@ -133,7 +133,9 @@ def randomized(model: nn.Module, seed: int = 0) -> nn.Module:
             with torch.no_grad():
                 for parameter in module.parameters(recurse=False):
                     noise = torch.randn(parameter.shape, generator=generator)
-                    parameter.copy_(noise * (0.5 + torch.rand(1, generator=generator)) / max(noise[0].numel(), 4) ** 0.5)
+                    parameter.copy_(
+                        noise * (0.5 + torch.rand(1, generator=generator)) / max(noise[0].numel(), 4) ** 0.5
+                    )
     return model.eval()
 
 
@@ -181,8 +183,7 @@ def cifar_images(count: int) -> Tensor:
         ends = np.cumsum(stored["length"][:count].astype(np.int64))
     starts = [0, *ends[:-1]]
     pixels = [
-        np.asarray(image.open(io.BytesIO(header + body[start:end])))
-        for start, end in zip(starts, ends, strict=True)
+        np.asarray(image.open(io.BytesIO(header + body[start:end]))) for start, end in zip(starts, ends, strict=True)
     ]
     x = torch.tensor(np.stack(pixels)).permute(0, 3, 1, 2).float() / 255
     mean, deviation = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])

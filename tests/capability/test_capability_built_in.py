@@ -50,9 +50,7 @@ def test_every_listed_default_makes_a_spec() -> None:
                 for lists in (entry.weight, entry.activation):
                     if lists is not None and lists.dtype[0] != "*":
                         granularity = Granularity.parse(lists.granularity[0])
-                        TensorSpec(
-                            dtype(lists.dtype[0]), lists.scheme[0], granularity, algorithm=lists.algorithm[0]
-                        )
+                        TensorSpec(dtype(lists.dtype[0]), lists.scheme[0], granularity, algorithm=lists.algorithm[0])
 
 
 def test_derived_ranges_are_exact() -> None:
@@ -99,9 +97,7 @@ def test_constraints_combine_with_and() -> None:
     chip = load_capability(
         {
             "extends": "pytorch_cpu",
-            "constraints": [
-                {"where": {"op": "Conv2d", "depthwise": True, "name": ["a.*", "b"]}, "precision": "int8"}
-            ],
+            "constraints": [{"where": {"op": "Conv2d", "depthwise": True, "name": ["a.*", "b"]}, "precision": "int8"}],
         }
     )
     (constraint,) = chip.constraints

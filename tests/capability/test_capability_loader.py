@@ -139,9 +139,7 @@ def test_quant_aware_is_static_unless_given(tmp_path: Path) -> None:
     capability = load(tmp_path, MINIMAL)
     assert capability.op("int4", "quant_aware", "Linear") == capability.op("int4", "static", "Linear")
     own = WEIGHT.replace("minmax", "mse")
-    text = (
-        f"capabilities:\n    int4: {{static: {{Linear: {{{WEIGHT}}}}}, quant_aware: {{Linear: {{{own}}}}}}}\n"
-    )
+    text = f"capabilities:\n    int4: {{static: {{Linear: {{{WEIGHT}}}}}, quant_aware: {{Linear: {{{own}}}}}}}\n"
     trained = load(tmp_path, text).op("int4", "quant_aware", "Linear")
     assert trained is not None
     assert trained.weight is not None
@@ -186,9 +184,7 @@ def test_a_dictionary_serves(tmp_path: Path) -> None:
     assert load_capability(given).sections == load(tmp_path, MINIMAL).sections
     overlay = load_capability({"extends": "pytorch_cpu", "default": "int4"})
     assert overlay.default == "int4"
-    with pytest.raises(
-        CapabilityError, match=r"capability dictionary: unknown key 'weigth' in int4, static, Linear"
-    ):
+    with pytest.raises(CapabilityError, match=r"capability dictionary: unknown key 'weigth' in int4, static, Linear"):
         load_capability({"capabilities": {"int4": {"static": {"Linear": {"weigth": lists}}}}})
     with pytest.raises(CapabilityError, match="a key must be a name, not 4"):
         load_capability({"capabilities": {4: {}}})
@@ -270,8 +266,7 @@ CONSTRAINT = MINIMAL + "constraints:\n  - "
 
 def test_constraints_are_read(tmp_path: Path) -> None:
     text = (
-        CONSTRAINT
-        + "{where: {position: [first, last], op: Linear, name: 'a.*', depthwise: true}, precision: w4a8}\n"
+        CONSTRAINT + "{where: {position: [first, last], op: Linear, name: 'a.*', depthwise: true}, precision: w4a8}\n"
     )
     (constraint,) = load(tmp_path, text).constraints
     assert constraint.position == ("first", "last")

@@ -40,9 +40,7 @@ def test_own_types_match_longest_first() -> None:
     assert (both.weight, both.activation) == ("shortt3", "uint8")
 
 
-@pytest.mark.parametrize(
-    ("text", "mode"), [("w4", "weight_only"), ("w4a8", "static"), ("w4a8:dynamic", "dynamic")]
-)
+@pytest.mark.parametrize(("text", "mode"), [("w4", "weight_only"), ("w4a8", "static"), ("w4a8:dynamic", "dynamic")])
 def test_mode(text: str, mode: str) -> None:
     assert parse_shorthand(text).quant_mode == mode
 

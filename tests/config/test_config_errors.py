@@ -111,11 +111,7 @@ def test_a_name_against_a_constraint_is_refused(wish: Any) -> None:
 def test_ambiguous_names_the_sections() -> None:
     lists = {"scheme": ["sym"], "granularity": ["per_tensor"], "algorithm": ["minmax"]}
     sections = {
-        name: {
-            "static": {
-                "Linear": {"weight": {"dtype": [weight], **lists}, "activation": {"dtype": [act], **lists}}
-            }
-        }
+        name: {"static": {"Linear": {"weight": {"dtype": [weight], **lists}, "activation": {"dtype": [act], **lists}}}}
         for name, weight, act in (("x", "int4", "uint8"), ("y", "int4", "uint4"), ("z", "int8", "uint8"))
     }
     capability = load_capability({"default": "z", "capabilities": sections})
@@ -171,9 +167,7 @@ class TestGiven:
         assert set(tune.op) == {op.key for op in OPS}
         assert tune.sources[CONV.key]["weight.dtype"] == "TuneConfig"
 
-    @pytest.mark.parametrize(
-        "request_", ["w4a8", "w4a8:dynamic:g32", "wnf4", "w1a1", "wternary", {}, "w4a4:mse"]
-    )
+    @pytest.mark.parametrize("request_", ["w4a8", "w4a8:dynamic:g32", "wnf4", "w1a1", "wternary", {}, "w4a4:mse"])
     def test_what_resolve_gives_is_accepted_back(self, request_: Any) -> None:
         tune = resolve(CPU, OPS, request_, "int8")
         again = resolve(CPU, OPS, TuneConfig.from_dict(tune.to_dict()))

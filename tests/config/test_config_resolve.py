@@ -344,9 +344,7 @@ class TestSections:
         }
         backwards = dict(reversed(sections.items()))
         for config in ({}, "w3a3", {"op_type_dict": {"Conv2d": "b"}}):
-            chips = [
-                load_capability({"default": "int8", "capabilities": given}) for given in (sections, backwards)
-            ]
+            chips = [load_capability({"default": "int8", "capabilities": given}) for given in (sections, backwards)]
             ops = [CONV1, CONV2]
             assert resolve(chips[0], ops, config) == resolve(chips[1], ops, config)
 
@@ -370,9 +368,7 @@ class TestSections:
         weight = {"op_name_dict": {CONV2.name: {"weight": {"dtype": "int4"}}}}
         default = load_capability({"default": "y", "capabilities": sections})
         assert types(resolve(default, [CONV2], weight).op[CONV2.key]) == ("int4", "uint4")
-        named = load_capability(
-            {"default": "z", "capabilities": {**sections, "int4": conv_only("int4", "uint6")}}
-        )
+        named = load_capability({"default": "z", "capabilities": {**sections, "int4": conv_only("int4", "uint6")}})
         assert types(resolve(named, [CONV2], weight).op[CONV2.key]) == ("int4", "uint6")
         same = load_capability({"default": "z", "capabilities": {**sections, "y": sections["x"]}})
         assert types(resolve(same, [CONV2], weight).op[CONV2.key]) == ("int4", "uint8")
@@ -396,13 +392,9 @@ class TestSections:
         tune = tuned({"excluded_precisions": ["int8"]})
         assert tune.op[FC.key] == OpConfig()
         assert "excluded_precisions" in tune.sources[FC.key]["weight.dtype"]
-        activations = tuned(
-            {"excluded_precisions": ["uint4"], "op_name_dict": {"fc": {"weight": {"dtype": "int4"}}}}
-        )
+        activations = tuned({"excluded_precisions": ["uint4"], "op_name_dict": {"fc": {"weight": {"dtype": "int4"}}}})
         assert types(activations.op[FC.key]) == ("int4", "int4")
-        left = tuned(
-            {"excluded_precisions": ["int4"], "op_name_dict": {"fc": {"weight": {"dtype": ["int4", "int6"]}}}}
-        )
+        left = tuned({"excluded_precisions": ["int4"], "op_name_dict": {"fc": {"weight": {"dtype": ["int4", "int6"]}}}})
         assert types(left.op[FC.key])[0] == "int6"
 
     def test_an_unlisted_op_stays_float_unless_named(self) -> None:
@@ -421,9 +413,7 @@ class TestSections:
         assert found[DEPTHWISE.name] == ("int6", "uint8")
         assert found[CONV2.name] == ("int2", "uint2")
         # a name may choose among what the constraint leaves
-        choice = {
-            "op_name_dict": {"fc": {"weight": {"dtype": ["int4", "int8"], "granularity": "per_tensor"}}}
-        }
+        choice = {"op_name_dict": {"fc": {"weight": {"dtype": ["int4", "int8"], "granularity": "per_tensor"}}}}
         fc = tuned(choice, capability=chip).op[FC.key].weight
         assert fc is not None
         assert (fc.dtype.name, str(fc.granularity)) == ("int8", "per_tensor")

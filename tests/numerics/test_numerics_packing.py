@@ -85,5 +85,5 @@ def test_other_refusals() -> None:
         pack(torch.zeros(1, dtype=torch.uint8), 9)
     with pytest.raises(ConfigError, match=r"5 codes of 4 bits take 3 bytes; there are 2"):
         unpack(torch.zeros(2, dtype=torch.uint8), 4, 5, signed=False)
-    with pytest.raises(ConfigError, match="one axis of uint8, not torch.int8"):
+    with pytest.raises(ConfigError, match=r"one axis of uint8, not torch\.int8"):
         unpack(torch.zeros(2, dtype=torch.int8), 4, 4, signed=False)

@@ -125,6 +125,8 @@ class Histogram(Statistics):
         self._widen()
         values = blocks[0] if counts is None else blocks[0, counts[0] > 0]
         index = torch.floor(values / 2.0 ** (self.exponent or 0)).long() - self.first
+        # A negative value may underflow to 0, which lies in the bin above.
+        index.clamp_(max=len(self.counts) - 1)
         self.counts = self.counts.to(index.device) + torch.bincount(index, minlength=len(self.counts))
 
     def _widen(self) -> None:

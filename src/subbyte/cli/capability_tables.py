@@ -11,11 +11,13 @@ from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
 from subbyte.adaptor.pytorch.discovery import NORMS
 from subbyte.adaptor.pytorch.modules import handler_of
 from subbyte.capability import Capability, Constraint, derived_ranges, load_capability
-from subbyte.cli.console import out
+from subbyte.cli.console import out, say
 from subbyte.cli.dtype_table import values_of
 from subbyte.cli.reference import importing_from, load_data, load_model
 from subbyte.dtypes import dtype
 from subbyte.errors import ConfigError
+
+_SHORT = 4  # values of a codebook that are all shown in a list of types
 
 
 def check_capability(file: str, model: str | None, data: str | None) -> None:
@@ -32,8 +34,9 @@ def check_capability(file: str, model: str | None, data: str | None) -> None:
     out().print(_ranges(capability))
     if coverage is not None:
         out().print(coverage)
-    sections, types = len(capability.sections), len(capability.op_types())
-    _say(f"{file}: correct; {sections} precisions for {types} op types, default {capability.default}")
+    if model is not None and data is None:
+        say("modules only; functional ops such as add and matmul are found with --data")
+    say(f"{file}: correct; precisions {', '.join(capability.sections)}; default {capability.default}")
 
 
 def show_capability(file: str) -> None:
@@ -43,7 +46,7 @@ def show_capability(file: str) -> None:
         CapabilityError: the file is wrong, with the line.
     """
     capability = load_capability(file)
-    _say(f"{capability.name} (default precision: {capability.default})")
+    say(f"{capability.name} (default precision: {capability.default})")
     table = Table("precision", "mode", "op types", title="precisions")
     for section, modes in capability.sections.items():
         for mode, ops in modes.items():
@@ -53,11 +56,7 @@ def show_capability(file: str) -> None:
     lines += [f"data type {name}: {values_of(data_type)}" for name, data_type in capability.dtypes.items()]
     lines += [f"runs as one op: {' + '.join(ops)}" for ops in capability.fusions]
     lines += [f"constraint: {_where(constraint)}: {constraint.precision}" for constraint in capability.constraints]
-    _say("\n".join(lines))
-
-
-def _say(text: str) -> None:
-    out().print(text, markup=False, highlight=False)
+    say("\n".join(lines))
 
 
 def _any(ops: tuple[str, ...]) -> str:
@@ -77,7 +76,7 @@ def _ranges(capability: Capability) -> RenderableType:
     ranges: dict[tuple[str, str, str, str], list[str]] = {}
     for row in derived_ranges(capability):
         op = (row["section"], row["mode"], row["tensor"], row["op_type"])
-        ranges.setdefault(op, []).append(f"{row['dtype']} {values_of(dtype(row['dtype']))}")
+        ranges.setdefault(op, []).append(f"{row['dtype']} {_range(row)}")
     shared: dict[tuple[str, str, str, str], list[str]] = {}
     for (section, mode, tensor, op_type), texts in ranges.items():
         shared.setdefault((section, mode, tensor, "; ".join(texts)), []).append(op_type)
@@ -87,6 +86,14 @@ def _ranges(capability: Capability) -> RenderableType:
     for (section, mode, tensor, text), op_types in shared.items():
         table.add_row(section, mode, tensor, text, ", ".join(op_types))
     return table
+
+
+def _range(row: dict[str, Any]) -> str:
+    """Short enough to stand beside others: of a long table, its ends."""
+    values = row["values"]
+    if values is None or len(values) <= _SHORT:
+        return values_of(dtype(row["dtype"]))
+    return f"{min(values):.4g}..{max(values):.4g} ({len(values)} values)"
 
 
 def _coverage(capability: Capability, reference: str, data: str | None) -> Table:

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import typer
 from rich.console import Console
 
 # Tables that go to a file or a pipe are not folded to a terminal's width.
@@ -10,14 +11,19 @@ _FILE_WIDTH = 180
 
 
 def out() -> Console:
-    """Standard output, for results."""
+    """Standard output, for tables."""
     console = Console()
-    return console if console.is_terminal else Console(width=_FILE_WIDTH, soft_wrap=False)
+    return console if console.is_terminal else Console(width=_FILE_WIDTH)
+
+
+def say(text: str) -> None:
+    """A result in words."""
+    typer.echo(text)
 
 
 def note(text: str) -> None:
-    """Say on standard error what is being done."""
-    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(text)
+    """What is being done now."""
+    typer.echo(text, err=True)
 
 
 def finite(value: Any) -> Any:

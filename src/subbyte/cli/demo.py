@@ -9,8 +9,8 @@ from rich.table import Table
 from safetensors.torch import save_file
 from torch import nn
 
-from subbyte.cli.console import note, out
-from subbyte.cli.digits import Digits, DigitNet, load_digits, trained_network
+from subbyte.cli.console import note, out, say
+from subbyte.cli.digits import DigitNet, Digits, load_digits, trained_network
 from subbyte.errors import CheckpointError
 from subbyte.export.checkpoint import load, save
 from subbyte.quantization import quantize, weights
@@ -60,7 +60,9 @@ def _float_result(model: nn.Module, test: Digits) -> _Result:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "float.safetensors"
         save_file(model.state_dict(), path)
-        code_bytes = sum(module.weight.nbytes for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear))
+        code_bytes = sum(
+            module.weight.nbytes for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)
+        )
         return _Result("fp32", test.accuracy(model), path.stat().st_size, code_bytes)
 
 
@@ -96,9 +98,7 @@ def _check_loaded(path: Path, quantized: nn.Module, test: Digits) -> None:
         equal = torch.equal(loaded(test.images), quantized(test.images))
     if not equal:
         raise CheckpointError(f"{path}: the loaded model's outputs differ from those of the model that was saved")
-    out().print(
+    say(
         f"saved {SAVED} to {path} ({path.stat().st_size:,} bytes), loaded it into a fresh network: "
-        f"the outputs on {len(test.images)} test images are equal, bit for bit",
-        markup=False,
-        highlight=False,
+        f"the outputs on {len(test.images)} test images are equal, bit for bit"
     )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from subbyte.errors import SubbyteError
 
 _TEST_IMAGES = 397
-_EPOCHS = 12
+_EPOCHS = 8
 _BATCH = 64
 
 

@@ -10,9 +10,13 @@ import subbyte
 from subbyte.errors import ConfigError, SubbyteError
 
 _INSTALLED = tuple(
-    str(Path(folder).resolve())
+    Path(folder).resolve()
     for folder in (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), *subbyte.__path__)
 )
+
+
+class UserCodeError(ConfigError):
+    """The user's own code failed; the message begins with where it was named."""
 
 
 @contextmanager
@@ -23,14 +27,14 @@ def users_code(where: str) -> Iterator[None]:
         where: begins the message, as in `recipe.yaml:3: model: zoo:net`.
 
     Raises:
-        ConfigError: the code failed; the cause is kept for `--debug`.
+        UserCodeError: the code failed; the cause is kept for `--debug`.
     """
     try:
         yield
     except SubbyteError as error:
-        raise type(error)(f"{where}: {error}") from error
+        raise UserCodeError(f"{where}: {error}") from error
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{where} failed with {described(error)}; --debug shows the traceback") from error
+        raise UserCodeError(f"{where} failed with {described(error)}; --debug shows the traceback") from error
 
 
 def described(error: BaseException) -> str:
@@ -43,6 +47,7 @@ def _place(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return ""  # its message says the place
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith("<") and not str(Path(frame.filename).resolve()).startswith(_INSTALLED):
+        path = Path(frame.filename).resolve()
+        if not frame.filename.startswith("<") and not any(path.is_relative_to(folder) for folder in _INSTALLED):
             return f" (in {frame.filename}, line {frame.lineno})"
     return ""

@@ -56,7 +56,10 @@ def options(
 def demo(
     output: Annotated[Path, typer.Option(help="Where the w4a4 checkpoint goes.")] = Path("subbyte-demo.safetensors"),
 ) -> None:
-    """Train a small network on scikit-learn's digits, and quantize it at 8, 4, 2 and 1 bits."""
+    """Train a small network, quantize it at 8 to 1 bits.
+
+    The images are scikit-learn's handwritten digits; prints accuracy and size, saves a checkpoint, loads it back.
+    """
     run_demo(output)
 
 
@@ -64,7 +67,10 @@ def demo(
 def quantize(
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE.yaml", help="What to quantize, how, and where it goes.")],
 ) -> None:
-    """Quantize a model as a recipe says, save it, and print what it became."""
+    """Quantize a model as a recipe says.
+
+    Saves the checkpoint that the recipe names, and prints what each op became.
+    """
     quantize_recipe(recipe)
 
 
@@ -73,7 +79,7 @@ def summary(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="What subbyte saved.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows and totals as JSON.")] = False,
 ) -> None:
-    """Print the table of a quantized model, op by op, from its checkpoint alone."""
+    """Print what a checkpoint holds, op by op."""
     report = Summary(**read_report(checkpoint))
     if as_json:
         typer.echo(json.dumps(finite(report.to_dict()), indent=2))
@@ -86,7 +92,7 @@ def dtypes(
     capability: Annotated[str, typer.Option(metavar="FILE", help="Add the types that this capability file describes.")]
     = BUILT_IN,
 ) -> None:  # fmt: skip
-    """List the data types, and the values that each can hold."""
+    """List the data types and their values."""
     out().print(dtype_table(capability))
 
 
@@ -100,11 +106,14 @@ def capability_check(
         str | None, typer.Option(metavar="MODULE:NAME", help="Batches for the model, to find its functional ops too.")
     ] = None,
 ) -> None:
-    """Check a capability file, and print the range that it gives each tensor of each op type."""
+    """Check a file; print every derived range.
+
+    With --model, also which ops of the model the file covers.
+    """
     check_capability(file, model, data)
 
 
 @capability_app.command("show", cls=Command)
 def capability_show(file: CapabilitySource = BUILT_IN) -> None:
-    """Print what a capability file comes to, with all that it extends merged in."""
+    """Print a file, all that it extends merged in."""
     show_capability(file)

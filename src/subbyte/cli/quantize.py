@@ -10,8 +10,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model as load_weights
 from torch import nn
 
-from subbyte.cli.console import note, out
-from subbyte.cli.failure import users_code
+from subbyte.cli.console import note, out, say
+from subbyte.cli.failure import UserCodeError, users_code
 from subbyte.cli.recipe import RecipeFile, read_recipe
 from subbyte.cli.reference import importing_from, load_data, load_model, load_object
 from subbyte.errors import CalibrationError, ConfigError, ModelError
@@ -41,21 +41,25 @@ def _run(recipe: RecipeFile) -> None:
     model.eval()
     measure = _measure(recipe)
     data = _data(recipe)
-    before = measure(model)
     note("quantizing")
     try:
         quantized = quantize(model, recipe.request(), data, first_last=values.first_last, capability=capability)
+    except UserCodeError:
+        raise
     except ConfigError as error:
         raise ConfigError(f"{recipe.at('config')}: {error}") from error
     except CalibrationError as error:
         raise CalibrationError(f"{recipe.at('data')}: {error}") from error
-    after = measure(quantized)
+    except ModelError as error:
+        raise ModelError(f"{recipe.at('model')}: {error}") from error
+    # Only now, so that a wrong request is told at once; the float model is as it was.
+    before, after = measure(model), measure(quantized)
     output = recipe.beside(values.output)
     _save(quantized, output, recipe)
     out().print(summary(quantized))
     if before is not None:
-        out().print(f"{values.evaluate}: {before:.6g} before, {after:.6g} after", markup=False, highlight=False)
-    out().print(f"saved to {output} ({output.stat().st_size:,} bytes)", markup=False, highlight=False)
+        say(f"{values.evaluate}: {before:.6g} before, {after:.6g} after")
+    say(f"saved to {output} ({output.stat().st_size:,} bytes)")
 
 
 def _load_weights(model: nn.Module, path: Path, where: str) -> None:
@@ -67,10 +71,10 @@ def _load_weights(model: nn.Module, path: Path, where: str) -> None:
         raise ConfigError(f"{where}: {path} cannot be read as safetensors ({error})") from error
     except RuntimeError as error:
         raise ConfigError(f"{where}: {path} does not fit the model: {error}") from error
-    for names, problem in ((missing, "lacks"), (unexpected, "has, and the model has not,")):
+    for names, problem in ((missing, "lacks tensors of the model"), (unexpected, "has tensors that the model has not")):
         if names:
-            shown = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
-            raise ConfigError(f"{where}: {path} {problem} {len(names)} tensors of the model's state_dict: {shown}")
+            shown = ", ".join(sorted(names)[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            raise ConfigError(f"{where}: {path} {problem}: {shown}")
 
 
 def _data(recipe: RecipeFile) -> Any:

@@ -102,10 +102,19 @@ def read_recipe(path: Path) -> RecipeFile:
     except ValidationError as error:
         raise ConfigError("\n".join(_problems(error, tree))) from None
     recipe.request()
-    folder = recipe.beside(recipe.values.output).parent
-    if not folder.is_dir():
-        raise ConfigError(f"{recipe.at('output')}: there is no folder {folder}; create it first")
+    _check_output(recipe)
     return recipe
+
+
+def _check_output(recipe: RecipeFile) -> None:
+    output = recipe.beside(recipe.values.output)
+    if not output.parent.is_dir():
+        raise ConfigError(f"{recipe.at('output')}: there is no folder {output.parent}; create it first")
+    if output.is_dir():
+        raise ConfigError(f"{recipe.at('output')}: {output} is a folder; name a file in it")
+    weights = recipe.values.weights
+    if weights is not None and recipe.beside(weights).resolve() == output.resolve():
+        raise ConfigError(f"{recipe.at('output')}: it would replace the float weights; name another file")
 
 
 def _problems(error: ValidationError, tree: Located) -> list[str]:

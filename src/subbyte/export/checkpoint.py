@@ -110,7 +110,11 @@ def _weight_specs(model: nn.Module) -> dict[str, Any]:
     for module in model.modules():
         if isinstance(module, ConvertedWeighted):
             weight = module.weight
-            found[module.op_name] = {"spec": weight.spec.to_dict(), "shape": list(weight.shape)}
+            found[module.op_name] = {
+                "spec": weight.spec.to_dict(),
+                "shape": list(weight.shape),
+                "dtype": str(weight.dtype).removeprefix("torch."),
+            }
     return found
 
 
@@ -126,9 +130,19 @@ def _install_weights(model: nn.Module, tensors: dict[str, Tensor], weights: dict
         key = (parts["packed"].data_ptr() if "packed" in parts else id(parts), spec)
         if key not in made:
             tensor = QuantizedTensor.from_tensors(parts, spec, torch.Size(weights[name]["shape"]))
-            made[key] = PackedWeight(tensor, module.handler)
+            made[key] = PackedWeight(tensor, module.handler, _float_dtype(weights[name]["dtype"]))
         own = prefix.removesuffix("weight.")
         install(module, made[key], tensors.get(f"{own}norm_factor"), tensors.get(f"{own}bias"))
+
+
+def _float_dtype(name: str) -> torch.dtype:
+    known = {
+        str(dtype).removeprefix("torch."): dtype
+        for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+    }
+    if name not in known:
+        raise CheckpointError(f"the checkpoint names a float type {name!r}; known are {', '.join(known)}")
+    return known[name]
 
 
 def _load_values(model: nn.Module, tensors: dict[str, Tensor], path: str | Path) -> None:

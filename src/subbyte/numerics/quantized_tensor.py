@@ -91,6 +91,30 @@ class QuantizedTensor:
         """The values it stands for: fp32, of `shape`."""
         return dequantize(self.codes, self.params, self.spec)
 
+    def rows(self, index: Tensor) -> Tensor:
+        """The values of some rows (fp32, [*index, ...]) of a table with at most one scale per row and group.
+
+        Only those rows are unpacked where each row begins on a byte.
+        """
+        bits, row = self.spec.dtype.bits, prod(self.shape[1:])
+        if row * bits % 8:
+            codes = self.codes[index]
+        else:
+            packed = self.packed.view(self.shape[0], -1)[index.reshape(-1)].reshape(-1)
+            codes = unpack(packed, bits, index.numel() * row, signed=self.spec.dtype.qmin < 0)
+        codes = codes.view(-1, *self.shape[1:])
+        values = dequantize(codes, self._params_of(index.reshape(-1)), self.spec)
+        return values.view(*index.shape, *self.shape[1:])
+
+    def _params_of(self, index: Tensor) -> QuantParams:
+        def pick(param: Tensor | None) -> Tensor | None:
+            by_row = param is not None and param.ndim == self.ndim and param.shape[0] == self.shape[0]
+            return param[index] if by_row and param is not None else param
+
+        scale = pick(self.scale)
+        assert scale is not None
+        return QuantParams(scale, pick(self.zero_point))
+
     def to(self, device: torch.device | str) -> "QuantizedTensor":
         return replace(self, packed=self.packed.to(device), params=self.params.to(device))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from integer_oracle import check_model, codes_and_params, expected
+from integer_oracle import check_model, codes_and_params, expected, recorded
 from networks import ResidualNet, ResNetCifar, UNet, randomized, seeded, tune_config
 from torch import Tensor, nn
 
@@ -19,7 +19,9 @@ X = seeded((4, 3, 7, 6))
 
 
 def prepared(model: nn.Module, weight: TensorSpec, activation: TensorSpec, mode: str = "static") -> nn.Module:
-    return subbyte.prepare(model, tune_config(model, X, weight, activation, mode), None if mode == "dynamic" else [X[:2], X[2:]])
+    return subbyte.prepare(
+        model, tune_config(model, X, weight, activation, mode), None if mode == "dynamic" else [X[:2], X[2:]]
+    )
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
@@ -55,9 +57,10 @@ def test_tables_of_fractions_agree_within_rounding(dtype: str, granularity: str)
     weight = TensorSpec(dtype, granularity=granularity)
     ready = prepared(model, weight, TensorSpec("uint8", "asym"))
     converted = subbyte.convert(ready)
-    with torch.no_grad():
-        assert torch.equal(ready(X), converted(X))
-        conv = converted.conv1
+    with torch.no_grad(), recorded(converted) as calls:
+        assert torch.equal(converted(X), ready(X))
+        name, _, conv, _, output = calls[0]
+        assert name == "conv1"
         (quantizer,) = set(conv.input_quantizers)
         grid, scale = codes_and_params(X, quantizer)
         stored = subbyte.weights(converted)["conv1"].dequantize()
@@ -69,7 +72,7 @@ def test_tables_of_fractions_agree_within_rounding(dtype: str, granularity: str)
         norm = model.bn1
         shift = norm.bias - norm.running_mean * norm.weight / (norm.running_var + norm.eps).sqrt()
         want = y * factor + shift.view(-1, 1, 1)
-        torch.testing.assert_close(conv(X), want.float(), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(output, want.float(), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("scale_format", ["fp16", "bf16", "pow2"])

@@ -74,7 +74,8 @@ def _pack(module: Any, packed: Packed) -> tuple[PackedWeight, Tensor | None, Ten
     norm = module.folded_norm
     key = _key(module)
     if key not in packed:
-        packed[key] = PackedWeight(module.weight_quantizer.packed(module, module.handler, norm), module.handler)
+        tensor = module.weight_quantizer.packed(module, module.handler, norm)
+        packed[key] = PackedWeight(tensor, module.handler, module.weight.dtype)
     if norm is None:
         return packed[key], None, None
     factor, bias = folded(module, norm)

@@ -127,7 +127,7 @@ class _Recorder:
         if op.op_type == "scaled_dot_product_attention":
             producers = (*producers[:2], None, producers[2])
         derived = [source is not None and source.weighted for source in sources]
-        quantizable = all(derived) if op.needs_all else any(derived)
+        quantizable = op.holds_weight or (all(derived) if op.needs_all else any(derived))
         macs = op.macs(inputs, output) // max(self.samples, 1)
         call = Call(site, producers, quantizable)
         self.graph.merge(Graph({name: Op(name, op.op_type, op.role, "function", self.scope, (call,), macs=macs)}))
@@ -172,7 +172,7 @@ class _DiscoveryMode(TorchFunctionMode):
             named = recorder.record_function(op, function, args, kwargs, output)
         key = recorder.unique(named if op else f"{recorder.scope}.{named}@")
         producers = tuple(source.producer for source in sources if source is not None)
-        weighted = op is not None and op.role == "weighted"
+        weighted = op is not None and op.holds_weight
         recorder.nodes[key] = _Node(producers, weighted=weighted)
         recorder.new_value(key, sources, outputs, weighted)
         return output

@@ -24,12 +24,14 @@ class FunctionalOp(ABC):
         shares_params: whether all inputs have one quantizer (cat).
         needs_all: whether the op is quantized only where every tensor input descends from a weighted op:
             so masks, position tables and other constants that are added or multiplied stay as they are.
+        holds_weight: whether one of its inputs is a weight, so that it is one of the weighted ops of the network.
     """
 
     op_type: ClassVar[str]
     role: ClassVar[Role] = "other"
     shares_params: ClassVar[bool] = False
     needs_all: ClassVar[bool] = True
+    holds_weight: ClassVar[bool] = False
 
     @abstractmethod
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
@@ -55,14 +57,14 @@ class Elementwise(FunctionalOp):
         self.op_type = op_type  # type: ignore[misc]
 
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        operands = [*args[:2], *([kwargs["other"]] if "other" in kwargs else [])]
+        operands = [*args[:2], *(kwargs[name] for name in ("input", "other") if name in kwargs)]
         tensors = [x for x in operands if isinstance(x, Tensor) and x.is_floating_point() and x.ndim > 0]
         return tensors if len(tensors) == 2 else []
 
     def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
         first, second = self.inputs(args, kwargs)
         a, b = quantized(first, slots[0]), quantized(second, slots[1])
-        rest = {key: value for key, value in kwargs.items() if key not in ("other", "out")}
+        rest = {key: value for key, value in kwargs.items() if key not in ("input", "other", "out")}
         if function not in IN_PLACE:
             return function(a, b, *args[2:], **rest)
         if a is not first:
@@ -94,7 +96,7 @@ class MatrixProduct(FunctionalOp):
     role = "matmul"
 
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        return [*args[:2], *(kwargs[key] for key in ("other", "mat2") if key in kwargs)]
+        return [*args[:2], *(kwargs[key] for key in ("input", "other", "mat2") if key in kwargs)]
 
     def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
         a, b = self.inputs(args, kwargs)
@@ -120,7 +122,8 @@ class Attention(FunctionalOp):
     def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
         query, key, value = self.inputs(args, kwargs)
         rest = dict(zip(("attn_mask", "dropout_p", "is_causal"), args[3:], strict=False)) | kwargs
-        scale = rest.get("scale") or 1.0 / math.sqrt(query.shape[-1])
+        given = rest.get("scale")
+        scale = 1.0 / math.sqrt(query.shape[-1]) if given is None else given
         if rest.get("enable_gqa"):
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
             value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
@@ -167,7 +170,7 @@ class Activation(FunctionalOp):
 class FloatOnly(FunctionalOp):
     """A weighted function called with a parameter: shown in the report, and left float."""
 
-    needs_all = False
+    holds_weight = True
 
     def __init__(self, op_type: str) -> None:
         self.op_type = op_type  # type: ignore[misc]
@@ -212,7 +215,7 @@ def _table() -> dict[Function, FunctionalOp]:
     table |= dict.fromkeys([torch.add, _T.add, _T.__add__, _T.__radd__, _T.__iadd__, _T.add_], add)
     table |= dict.fromkeys([torch.mul, torch.multiply, _T.mul, _T.__mul__, _T.__rmul__, _T.__imul__, _T.mul_], mul)
     table |= dict.fromkeys([torch.cat, torch.concat, torch.concatenate], cat)
-    table |= dict.fromkeys([torch.matmul, torch.bmm, _T.matmul, _T.bmm, _T.__matmul__], matmul)
+    table |= dict.fromkeys([torch.matmul, torch.bmm, torch.mm, _T.matmul, _T.bmm, _T.mm, _T.__matmul__], matmul)
     for name in _ACTIVATIONS:
         activation = Activation(name)
         for holder in (F, torch, _T):

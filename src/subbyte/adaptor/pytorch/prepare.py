@@ -35,6 +35,11 @@ def prepare(model: nn.Module, resolve: Resolver, data: Any = None, limit: int | 
         CalibrationError: the data is missing, empty, unfit or not finite.
         ConfigError: the configuration does not fit the model.
     """
+    with torch.inference_mode(False):  # its tensors have no version, by which changes of a weight are seen
+        return _prepare(model, resolve, data, limit)
+
+
+def _prepare(model: nn.Module, resolve: Resolver, data: Any, limit: int | None) -> nn.Module:
     check_float(model)
     prepared = copy.deepcopy(model)
     stream = None if data is None else batches(data, limit)

@@ -55,10 +55,14 @@ class WeightedModule(QuantizedModule):
     def operand(self) -> WeightOperand:
         """The weight, ready for use."""
 
+    @abstractmethod
+    def rows(self, index: Tensor) -> Tensor:
+        """Rows of a table."""
+
     def compute(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
-        operand = self.operand()
         if not self.handler.takes_activation:
-            return self.handler.apply(self, x, operand.values(self.weight_spec, self.handler))
+            return self.rows(x)
+        operand = self.operand()
         grid, scale = snapped(x, quantizer)
         if quantizer is None or scale is None:
             return self.on_float_input(x, operand, *extra)
@@ -121,6 +125,9 @@ class PreparedWeighted(WeightedModule):
     def operand(self) -> WeightOperand:
         return self.weight_quantizer.operand(self, self.handler, self.folded_norm)
 
+    def rows(self, index: Tensor) -> Tensor:
+        return self.operand().rows(index, self.weight_spec).to(self.weight.dtype)
+
     def compute(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
         if self.training or not self.quantizes:
             return self.in_float(x, quantizer, *extra)
@@ -165,3 +172,6 @@ class ConvertedWeighted(WeightedModule):
 
     def operand(self) -> WeightOperand:
         return self.weight.operand(self, self.handler)
+
+    def rows(self, index: Tensor) -> Tensor:
+        return self.weight.tensor.rows(index).to(self.weight.dtype)

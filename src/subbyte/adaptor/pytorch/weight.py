@@ -38,6 +38,16 @@ class WeightOperand:
             return self.grid * expand(self.scale, self.grid.shape, spec)
         return self.grid * self.scale if self.scale.ndim == 0 else fold_into(self.grid, self.scale, handler)
 
+    def rows(self, index: Tensor, spec: TensorSpec) -> Tensor:
+        """The values (fp32) of some rows of a table."""
+        rows = self.grid[index]
+        if self.scale.ndim == 0:
+            return rows * self.scale
+        scale = self.scale[index]
+        if spec.granularity.kind == "per_channel":
+            return rows * scale.unsqueeze(-1)
+        return rows * scale.repeat_interleave(spec.granularity.group_size, -1)[..., : rows.shape[-1]]
+
 
 class WeightQuantizer(Quantizer):
     """Quantizes a weight by parameters found once; what it gives is cached until weight or parameters change."""
@@ -113,14 +123,21 @@ class WeightQuantizer(Quantizer):
 
 
 class PackedWeight(nn.Module):
-    """A converted op's weight: packed codes, scale and zero point as buffers, and no float copy."""
+    """A converted op's weight: packed codes, scale and zero point as buffers, and no float copy.
+
+    Args:
+        tensor: the codes and what they mean.
+        handler: of the op.
+        dtype: of the float weight that it stands for.
+    """
 
     packed: Tensor
     scale: Tensor
     zero_point: Tensor | None
 
-    def __init__(self, tensor: QuantizedTensor, handler: WeightedHandler) -> None:
+    def __init__(self, tensor: QuantizedTensor, handler: WeightedHandler, dtype: torch.dtype) -> None:
         super().__init__()
+        self.dtype = dtype  # model code asks a weight for its dtype and device
         self.spec = tensor.spec
         self.shape = tensor.shape
         self.register_buffer("packed", tensor.packed)
@@ -131,11 +148,6 @@ class PackedWeight(nn.Module):
     @property
     def tensor(self) -> QuantizedTensor:
         return QuantizedTensor(self.packed, QuantParams(self.scale, self.zero_point), self.spec, self.shape)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the values it stands for: model code asks a weight for its dtype and device."""
-        return torch.float32
 
     @property
     def device(self) -> torch.device:

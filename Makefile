@@ -1,0 +1,47 @@
+# make setup   a virtual environment with everything for development
+# make demo    the main job on real images
+# make test    the tests; make test-all adds the slow ones
+# make lint    style and types
+# make bench   the benchmarks
+
+PYTHON ?= python3
+VENV ?= .venv
+# Builds of torch for the CPU alone: the default index's build for Linux brings gigabytes of CUDA.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+TORCH := $(shell grep '^torch==' constraints.txt)
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test test-all lint bench
+.DEFAULT_GOAL := setup
+
+setup: $(READY)
+
+# torch comes first, so that nothing else that wants it chooses the build.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.11 ..." >&2; exit 2; }
+	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --no-deps '$(TORCH)+cpu' 2>/dev/null || \
+		$(PIP) install --no-deps -c constraints.txt --extra-index-url $(TORCH_INDEX) '$(TORCH)'
+	$(PIP) install -c constraints.txt -e '.[demo,test,lint]'
+	@touch $@
+
+demo: setup
+	$(VENV)/bin/subbyte demo
+
+test: setup
+	$(RUN) -m pytest -n 2 -m 'not slow'
+
+test-all: setup
+	$(RUN) -m pytest -n 2
+
+lint: setup
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+bench: setup
+	@set -e; for script in $(wildcard benchmarks/*.py); do echo "== $$script"; $(RUN) "$$script"; done

@@ -1,0 +1,140 @@
+"""Accuracy of a real network after post-training quantization: every precision with every calibration algorithm.
+
+What is judged is the prepared model, whose forward is that of the converted one, bit for bit; that is asserted on one
+batch of each. Drops are against float, sample by sample.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import networks
+import torch
+from networks import Network
+from report import Report, parser
+from rich.progress import track
+from torch import Tensor, nn
+
+import subbyte
+from subbyte import PostTrainingQuantConfig
+
+PRECISIONS = ("w8a8", "w6a6", "w4a8", "w4a4", "w3a3", "w2a2", "wbint1a8")
+ALGORITHMS = ("minmax", "kl", "mse", "percentile")
+FIRST_LAST = ("int8", None)
+TOP1_LIMIT = 0.3  # points that w8a8 may lose
+SEED = 0
+_WEIGHTED = ("Conv2d", "Linear", "Embedding")
+_CHECKED = 64  # samples on which the converted model is compared
+
+
+@dataclass(frozen=True)
+class Figures:
+    """For each test sample a sum, and how many figures are in it."""
+
+    sums: Tensor
+    counts: Tensor
+
+    @property
+    def metric(self) -> float:
+        return float(self.sums.sum() / self.counts.sum())
+
+    def change_from(self, other: "Figures") -> tuple[float, float]:
+        """The difference of the metrics, and its standard error from the differences of the samples."""
+        difference = self.sums - other.sums
+        change = difference.sum() / self.counts.sum()
+        # Samples may hold unequal counts (tokens of a story): the error of a ratio.
+        residual = difference - change * self.counts
+        n = len(residual)
+        error = (residual.square().sum() / (n - 1) * n).sqrt() / self.counts.sum()
+        return float(change), float(error)
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    networks.add_arguments(arguments)
+    arguments.add_argument("--precision", nargs="+", default=PRECISIONS, help="shorthands (%(default)s)")
+    arguments.add_argument("--algorithm", nargs="+", default=ALGORITHMS, help="of calibration (%(default)s)")
+    options = arguments.parse_args()
+    network = networks.load(options.network, options.data, quick=options.quick, seed=SEED)
+    title = f"Post-training accuracy of {network.name}"
+    report = Report(f"post_training_accuracy_{network.name}", title, quick=options.quick)
+    start = time.perf_counter()
+    float_figures = judge(network.model, network)
+    report.text(f"{network.data[0].upper()}{network.data[1:]}; seed {SEED}. Metric: {network.metric}.")
+    report.text(
+        "The algorithm finds the ranges of weights and activations alike (bint1 weights always have mean_abs); residual "
+        "adds, and first and last layers where they are int8, keep minmax. A cell: the metric, its change from fp32, "
+        "and the standard error of that change, paired."
+    )
+    jobs = [(precision, algorithm, ends) for ends in FIRST_LAST for precision in options.precision
+            for algorithm in options.algorithm]  # fmt: skip
+    results = {job: _quantized(network, *job) for job in track(jobs, "quantizing", transient=True)}
+    for ends in FIRST_LAST:
+        rows = [["fp32", *[f"{float_figures.metric:.{_digits(network)}f}"] * len(options.algorithm)]]
+        for precision in options.precision:
+            figures = [results[precision, algorithm, ends] for algorithm in options.algorithm]
+            rows.append([precision, *(_cell(each, float_figures, network) for each in figures)])
+        heading = f"First and last layer {ends}" if ends else "First and last layer like the rest"
+        report.table(heading, ["precision", *options.algorithm], rows)
+    if network.metric.startswith("top-1") and "w8a8" in options.precision:
+        _judge_w8a8(report, results, float_figures)
+    report.text(f"Took {time.perf_counter() - start:.0f} s.")
+    report.save()
+
+
+@torch.no_grad()
+def judge(model: nn.Module, network: Network) -> Figures:
+    """Run the test data."""
+    parts = [network.score(model(inputs), targets) for inputs, targets in network.test]
+    return Figures(torch.cat([sums for sums, _ in parts]), torch.cat([counts for _, counts in parts]))
+
+
+def request(model: nn.Module, precision: str, algorithm: str, first_last: str | None) -> PostTrainingQuantConfig:
+    """What is asked of the library: the shorthand with the algorithm; of binary weights with their own."""
+    weight_types: dict[str, object] = {}
+    if precision.startswith(("wbint1", "w1")):
+        weight_types = {name: {"weight": {"algorithm": ["mean_abs"]}} for name in _weighted_types(model)}
+    return PostTrainingQuantConfig(
+        precision=f"{precision}:{algorithm}", first_last=first_last, op_type_dict=weight_types
+    )
+
+
+def _weighted_types(model: nn.Module) -> Iterator[str]:
+    present = {type(module).__name__ for module in model.modules()}
+    return (name for name in _WEIGHTED if name in present)
+
+
+def _quantized(network: Network, precision: str, algorithm: str, first_last: str | None) -> Figures:
+    config = request(network.model, precision, algorithm, first_last)
+    prepared = subbyte.prepare(network.model, config, network.calibration)
+    x = network.test[0][0][:_CHECKED]
+    with torch.no_grad():
+        assert torch.equal(subbyte.convert(prepared)(x), prepared(x)), f"{config}: converted differs from prepared"
+    return judge(prepared, network)
+
+
+def _cell(figures: Figures, reference: Figures, network: Network) -> str:
+    change, error = figures.change_from(reference)
+    digits = _digits(network)
+    return f"{figures.metric:.{digits}f} ({change:+.{digits}f} ± {error:.{digits}f})"
+
+
+def _digits(network: Network) -> int:
+    return 2 if network.metric.startswith("top-1") else 3
+
+
+def _judge_w8a8(
+    report: Report, results: dict[tuple[str, str, str | None], Figures], reference: Figures
+) -> None:
+    changes = {
+        f"{algorithm}{f', first and last {ends}' if ends else ''}": figures.change_from(reference)[0]
+        for (precision, algorithm, ends), figures in results.items()
+        if precision == "w8a8"
+    }
+    name, change = min(changes.items(), key=lambda item: item[1])
+    got = f"{change:+.2f} points at the worst ({name})"
+    report.goal(f"w8a8 within {TOP1_LIMIT} points of fp32", got, met=change >= -TOP1_LIMIT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""Functions as ops: what they compute, what of them is quantized, what stays float."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from integer_oracle import codes_and_params
+from networks import randomized, seeded
+from torch import Tensor, nn
+
+import subbyte
+
+
+class Two(nn.Module):
+    """Two linear ops (so that the values are worth quantizing), then any function of both."""
+
+    def __init__(self, function: Callable[..., Tensor], size: int = 6) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(size, size), nn.Linear(size, size)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.a(x), self.b(x))
+
+
+def add_(a: Tensor, b: Tensor) -> Tensor:
+    return a.add_(b)
+
+
+def iadd(a: Tensor, b: Tensor) -> Tensor:
+    a += b
+    return a
+
+
+def imul(a: Tensor, b: Tensor) -> Tensor:
+    a *= b
+    return a
+
+
+def run(function: Callable[..., Tensor], x: Tensor, config: str = "w8a8") -> tuple[nn.Module, list[Tensor], Tensor]:
+    """The converted model, (q - z) * s of each input of its last op, and its output."""
+    model = randomized(Two(function))
+    ready = subbyte.prepare(model, config, x)
+    quantized = subbyte.convert(ready)
+    with torch.no_grad():
+        output = quantized(x)
+        assert torch.equal(ready(x), output)
+        captured: list[Tensor] = []
+        hooks = [
+            m.register_forward_hook(lambda m, i, o: captured.append(o.clone())) for m in (quantized.a, quantized.b)
+        ]
+        quantized(x)
+        for hook in hooks:
+            hook.remove()
+    op = [op for op in ready.subbyte_state.graph if op.kind == "function"][-1]
+    keys = ready.subbyte_state.input_keys[op.name]
+    values = []
+    for index, source in enumerate(captured):
+        quantizer = ready.subbyte_state.quantizers[keys[min(index, len(keys) - 1)]]
+        grid, scale = codes_and_params(source, quantizer)
+        values.append(grid.float() * scale)
+    return quantized, values, output
+
+
+@pytest.mark.parametrize(
+    ("function", "reference"),
+    [
+        (torch.add, torch.add), (lambda a, b: a + b, torch.add), (iadd, torch.add), (add_, torch.add),
+        (lambda a, b: torch.add(a, b, alpha=3), lambda a, b: a + 3 * b),
+        (lambda a, b: a.add(other=b), torch.add), (lambda a, b: torch.add(input=a, other=b), torch.add),
+        (lambda a, b: a * b, torch.mul), (imul, torch.mul), (torch.multiply, torch.mul),
+        (lambda a, b: torch.cat([a, b], -1), lambda a, b: torch.cat([a, b], -1)),
+        (lambda a, b: torch.cat(tensors=(b, a), dim=0), lambda a, b: torch.cat([b, a])),
+    ],
+)  # fmt: skip
+def test_elementwise_functions_meet_quantized_inputs(function: Any, reference: Any) -> None:
+    _, (a, b), output = run(function, seeded((5, 6)), "w8a4")
+    torch.testing.assert_close(output, reference(a, b), rtol=0, atol=1e-6)
+
+
+def test_add_of_default_precision_is_eight_bit() -> None:
+    quantized, (a, b), output = run(torch.add, seeded((5, 6)), "w2a2")
+    assert torch.equal(output, a + b)
+    row = next(row for row in subbyte.summary(quantized).rows if row["name"] == "add")
+    assert row["activation_dtype"] == "uint8"
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        torch.matmul,
+        lambda a, b: a @ b,
+        torch.bmm,
+        lambda a, b: a.matmul(other=b),
+        lambda a, b: torch.bmm(a, mat2=b),
+        lambda a, b: torch.matmul(input=a, other=b),
+    ],
+)
+@pytest.mark.parametrize("config", ["w8a8", "w4a3", "w1a1"])
+def test_matmul_is_integers_first(spelling: Any, config: str) -> None:
+    x = seeded((2, 6, 6))
+    model = randomized(Two(spelling))
+    ready = subbyte.prepare(model, config, x)
+    quantized, state = subbyte.convert(ready), ready.subbyte_state
+    captured: list[Tensor] = []
+    for module in (quantized.a, quantized.b):
+        module.register_forward_hook(lambda m, i, o: captured.append(o.clone()))
+    with torch.no_grad():
+        output = quantized(x)
+        assert torch.equal(output, ready(x))
+    (ga, sa), (gb, sb) = (
+        codes_and_params(value, state.quantizers[key])
+        for value, key in zip(captured, state.input_keys["matmul"], strict=True)
+    )
+    assert torch.equal(output, (ga @ gb).float() * (sa * sb))
+
+
+def test_a_long_matmul_is_exact_above_the_range_of_fp32() -> None:
+    class Long(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(1, 5), nn.Linear(1, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.a(x).t() @ self.b(x) if x.shape[0] > 500 else self.b(x)
+
+    model, x = Long().eval(), seeded((1200, 1)).abs() + 0.5
+    with torch.no_grad():
+        for layer in (model.a, model.b):
+            layer.weight.copy_(torch.rand(layer.weight.shape, generator=torch.Generator().manual_seed(0)) + 1)
+            layer.bias.fill_(9)
+    ready = subbyte.prepare(model, "w8a8", x)
+    state, captured = ready.subbyte_state, []
+    for module in (ready.a, ready.b):
+        module.register_forward_hook(lambda m, i, o: captured.append(o.clone()))
+    with torch.no_grad():
+        output = ready(x)
+    (ga, sa), (gb, sb) = (
+        codes_and_params(v, state.quantizers[k]) for v, k in zip(captured, state.input_keys["matmul"], strict=True)
+    )
+    assert int((ga.t() @ gb).max()) > 1 << 24
+    assert torch.equal(output, (ga.t() @ gb).float() * (sa * sb))
+
+
+def test_cat_has_one_quantizer_and_wide_inputs_set_its_range() -> None:
+    quantized, _, _ = run(lambda a, b: torch.cat([a, 100 * b], -1), seeded((5, 6)))
+    keys = quantized.subbyte_state.input_keys["cat"]
+    assert len(keys) == 1
+    assert float(quantized.subbyte_state.quantizers[keys[0]].scale) > 0.1
+
+
+class Readers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.q, self.k = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        return self.q(x) + self.k(x)
+
+
+def test_readers_of_one_value_share_its_quantizer_where_they_want_the_same() -> None:
+    model, x = randomized(Readers()), seeded((4, 6))
+    shared = subbyte.prepare(model, "w4a4", x)
+    assert set(shared.q.input_quantizers) == set(shared.k.input_quantizers)
+    config = subbyte.PostTrainingQuantConfig(
+        op_name_dict={"k": {"activation": {"dtype": ["uint4"]}, "weight": {"dtype": ["int4"]}}}
+    )
+    own = subbyte.prepare(model, config, x)
+    assert set(own.q.input_quantizers).isdisjoint(own.k.input_quantizers)
+    (left,), (right,) = set(own.q.input_quantizers), set(own.k.input_quantizers)
+    assert (left.spec.dtype.name, right.spec.dtype.name) == ("uint8", "uint4")
+
+
+class Constants(nn.Module):
+    """A mask, a position table and a scalar are added; a rotation multiplies: none of these is a value to quantize."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.position = nn.Parameter(seeded((4, 6)))
+        self.register_buffer("cosine", seeded((4, 6)).cos())
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        y = self.linear(x + self.position)
+        y = y * self.cosine + mask
+        return y + 1.0 + torch.tensor(2.0)
+
+
+def test_constants_stay_float() -> None:
+    model, x, mask = randomized(Constants()), seeded((2, 4, 6)), torch.zeros(4, 6)
+    mask[0] = torch.finfo(torch.float32).min
+    quantized = subbyte.quantize(model, "w8a8", [(x, mask)])
+    assert [row["name"] for row in subbyte.summary(quantized).rows] == ["linear"]
+    with torch.no_grad():
+        assert (quantized(x, mask)[:, 1:] - model(x, mask)[:, 1:]).abs().max() < 0.1
+
+
+@pytest.mark.parametrize(
+    "name", ["gelu", "silu", "sigmoid", "tanh", "softmax", "hardswish", "hardsigmoid", "elu", "leaky_relu"]
+)
+def test_activation_functions_read_a_quantized_input(name: str) -> None:
+    def call(a: Tensor, b: Tensor) -> Tensor:
+        return F.softmax(a, dim=-1) if name == "softmax" else getattr(F, name)(a)
+
+    model, x = randomized(Two(call)), seeded((5, 6))
+    quantized = subbyte.quantize(model, "w8a8", x)
+    captured: list[Tensor] = []
+    quantized.a.register_forward_hook(lambda m, i, o: captured.append(o.clone()))
+    with torch.no_grad():
+        output = quantized(x)
+    state = quantized.subbyte_state
+    grid, scale = codes_and_params(captured[0], state.quantizers[state.input_keys[name][0]])
+    assert torch.equal(output, call(grid.float() * scale, output))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: F.leaky_relu(a, 0.2, inplace=True),
+        lambda a, b: torch.sigmoid_(a),
+        lambda a, b: F.elu_(a),
+        lambda a, b: F.relu_(a) + b,
+    ],
+)
+def test_functions_in_place_write_their_input(function: Any) -> None:
+    held: list[Tensor] = []
+
+    def call(a: Tensor, b: Tensor) -> Tensor:
+        y = function(a, b)
+        held.append(a)
+        return y + a
+
+    model, x = randomized(Two(call)), seeded((5, 6))
+    quantized = subbyte.quantize(model, "w8a8", x)
+    held.clear()
+    with torch.no_grad():
+        error = (quantized(x) - model(x)).abs().max()
+        assert error < 0.1
+        assert (held[0] - held[1]).abs().max() < 0.1
+    assert math.isfinite(float(error))

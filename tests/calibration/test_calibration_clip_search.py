@@ -1,0 +1,36 @@
+"""The search over clip ratios: its candidates, and the choice of each block."""
+
+import torch
+from torch import Tensor
+
+from subbyte.calibration import Distribution
+from subbyte.calibration.clip_search import STEPS, search
+from subbyte.spec import QuantParams, TensorSpec
+
+SPEC = TensorSpec("uint4", "asym")
+
+
+def test_candidates_are_the_range_scaled_down_step_by_step() -> None:
+    seen = []
+
+    def loss(params: QuantParams, minimum: Tensor, maximum: Tensor) -> Tensor:
+        seen.append((minimum.item(), maximum.item()))
+        return torch.zeros(1)
+
+    chosen = search(Distribution(torch.tensor([-1.0]), torch.tensor([3.0])), SPEC, loss)
+    assert torch.allclose(torch.tensor(seen), torch.tensor([[-1.0, 3.0]]) * (1 - torch.arange(50)[:, None] / 50))
+    assert len(seen) == STEPS
+    # Of equal ones the widest.
+    assert chosen.scale == torch.tensor(4 / 15)
+
+
+def test_every_block_gets_its_own_best() -> None:
+    wanted = torch.tensor([3.0, 1.5, 0.06])
+
+    def loss(params: QuantParams, minimum: Tensor, maximum: Tensor) -> Tensor:
+        return (maximum[:, 0] - wanted).abs()
+
+    chosen = search(Distribution(torch.full((3,), -1.5), torch.full((3,), 3.0)), SPEC, loss)
+    assert torch.allclose(chosen.scale, wanted * 1.5 / 15)
+    assert chosen.scale.shape == chosen.zero_point.shape == (3,)
+    assert chosen.zero_point.tolist() == [5, 5, 5]

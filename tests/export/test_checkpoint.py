@@ -1,0 +1,181 @@
+"""save and load: same output, true size, refusal of everything that is not right."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from networks import ResidualNet, UNet, randomized, seeded, tiny_transformer
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+import subbyte
+from subbyte import CheckpointError, ModelError
+from subbyte.export import safe_file
+from subbyte.export.checkpoint import read_report
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return seeded((4, 3, 8, 8))
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, images: torch.Tensor) -> Path:
+    subbyte.save(subbyte.quantize(randomized(ResidualNet()), "w4a8", images), tmp_path / "model.safetensors")
+    return tmp_path / "model.safetensors"
+
+
+@pytest.mark.parametrize(
+    "config", ["w8a8", "w4a4", "w3a5:mse", "w4:g4", "w4a8:dynamic:g2", "wnf4", "wternarya8", "w1a1"]
+)
+@pytest.mark.parametrize("network", [ResidualNet, UNet])
+def test_round_trip_is_exact(tmp_path: Path, images: torch.Tensor, config: str, network: type[nn.Module]) -> None:
+    quantized = subbyte.quantize(randomized(network()), config, images)
+    expected = quantized(images)
+    subbyte.save(quantized, tmp_path / "model.safetensors")
+    loaded = subbyte.load(tmp_path / "model.safetensors", network())
+    assert torch.equal(loaded(images), expected)
+    assert subbyte.summary(loaded).to_dict() == subbyte.summary(quantized).to_dict()
+    assert subbyte.explain(loaded, "head" if network is UNet else "conv1")
+    assert not loaded.training
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_transformers_round_trip(tmp_path: Path, name: str) -> None:
+    model = tiny_transformer(name)
+    batch = {"input_ids": torch.randint(0, 64, (2, 8), generator=torch.Generator().manual_seed(0))}
+    quantized = subbyte.quantize(model, "w4a8", [batch])
+    with torch.no_grad():
+        expected = quantized(**batch)[0]
+        subbyte.save(quantized, tmp_path / "model.safetensors")
+        assert torch.equal(subbyte.load(tmp_path / "model.safetensors", model)(**batch)[0], expected)
+
+
+def test_codes_take_their_true_size(tmp_path: Path) -> None:
+    model, sizes = nn.Sequential(nn.Linear(256, 1024, bias=False)), {}
+    for config in ("w8", "w4", "w2", "w1"):
+        path = tmp_path / f"{config}.safetensors"
+        quantized = subbyte.quantize(model, config)
+        subbyte.save(quantized, path)
+        with safe_open(str(path), "pt") as file:
+            packed = file.get_tensor("0.weight.packed")
+        sizes[config] = packed.numel()
+        assert path.stat().st_size < packed.numel() + 1024 * 4 + 8192
+    count = 256 * 1024
+    assert sizes == {"w8": count, "w4": count // 2, "w2": count // 4, "w1": count // 8}
+
+
+def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
+    model = tiny_transformer("gpt2")
+    quantized = subbyte.quantize(model, "w4")
+    subbyte.save(quantized, tmp_path / "model.safetensors")
+    with safe_open(str(tmp_path / "model.safetensors"), "pt") as file:
+        names = set(file.keys())
+    assert len({"transformer.wte.weight.packed", "lm_head.weight.packed"} & names) == 1
+    loaded = subbyte.load(tmp_path / "model.safetensors", model)
+    assert loaded.lm_head.weight is loaded.transformer.wte.weight
+
+
+def test_no_pickle_and_a_readable_header(checkpoint: Path) -> None:
+    with safe_open(str(checkpoint), "pt") as file:
+        header = json.loads(file.metadata()["subbyte"])
+    assert header["format"] == 1
+    assert read_report(checkpoint)["rows"] == header["report"]["rows"]
+
+
+def test_a_truncated_file_is_refused(checkpoint: Path) -> None:
+    data = checkpoint.read_bytes()
+    for length in (0, 5, 100, len(data) // 2, len(data) - 1):
+        checkpoint.write_bytes(data[:length])
+        with pytest.raises(CheckpointError, match="damaged"):
+            subbyte.load(checkpoint, ResidualNet())
+
+
+def test_an_altered_file_is_refused(checkpoint: Path) -> None:
+    data = bytearray(checkpoint.read_bytes())
+    for position in (len(data) - 1, len(data) - 500, data.find(b"uint8") + 4):
+        changed = data.copy()
+        changed[position] ^= 1
+        checkpoint.write_bytes(changed)
+        with pytest.raises(CheckpointError, match=r"altered|damaged"):
+            subbyte.load(checkpoint, ResidualNet())
+
+
+def test_another_model_is_refused(checkpoint: Path) -> None:
+    with pytest.raises(CheckpointError, match="another model"):
+        subbyte.load(checkpoint, ResidualNet(8))
+    with pytest.raises(CheckpointError, match="another model"):
+        subbyte.load(checkpoint, UNet())
+
+
+def test_a_quantized_model_is_no_float_model(checkpoint: Path, images: torch.Tensor) -> None:
+    with pytest.raises(ModelError, match="quantized already"):
+        subbyte.load(checkpoint, subbyte.quantize(ResidualNet(), "w4a4", images))
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint at"):
+        subbyte.load(tmp_path / "missing", ResidualNet())
+    save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(CheckpointError, match=r"not a checkpoint that subbyte.save wrote"):
+        subbyte.load(tmp_path / "other.safetensors", ResidualNet())
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(CheckpointError, match="damaged"):
+        subbyte.load(tmp_path / "text", ResidualNet())
+
+
+def test_another_format_is_refused(checkpoint: Path) -> None:
+    tensors, header = safe_file.read(checkpoint)
+    safe_file.write(checkpoint, tensors, header | {"format": 99})
+    with pytest.raises(CheckpointError, match="format 99"):
+        subbyte.load(checkpoint, ResidualNet())
+
+
+def test_an_interrupted_save_keeps_the_old_file(
+    checkpoint: Path, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = checkpoint.read_bytes()
+    quantized = subbyte.quantize(randomized(ResidualNet(), 1), "w2a8", images)
+
+    def fail(*args: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(CheckpointError, match="no space left"):
+        subbyte.save(quantized, checkpoint)
+    assert checkpoint.read_bytes() == before
+    assert list(checkpoint.parent.iterdir()) == [checkpoint]
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path, images: torch.Tensor) -> None:
+    with pytest.raises(CheckpointError, match="cannot write"):
+        subbyte.save(subbyte.quantize(ResidualNet(), "w4a4", images), tmp_path / "no" / "model.safetensors")
+
+
+def test_only_converted_models_are_saved(tmp_path: Path, images: torch.Tensor) -> None:
+    with pytest.raises(ModelError, match="convert"):
+        subbyte.save(subbyte.prepare(ResidualNet(), "w4a4", images), tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match="not quantized"):
+        subbyte.save(ResidualNet(), tmp_path / "model.safetensors")
+
+
+def test_functional_ops_must_be_known_before_saving(tmp_path: Path) -> None:
+    quantized = subbyte.quantize(tiny_transformer("bert"), "w4a8:dynamic")
+    with pytest.raises(ModelError, match="run it once"):
+        subbyte.save(quantized, tmp_path / "model.safetensors")
+
+
+def test_values_that_stayed_float_are_the_saved_ones(checkpoint: Path, images: torch.Tensor) -> None:
+    one, other = subbyte.load(checkpoint, randomized(ResidualNet(), 5)), subbyte.load(checkpoint, ResidualNet())
+    assert torch.equal(one(images), other(images))
+
+
+def test_a_data_type_that_clashes_is_refused(tmp_path: Path, checkpoint: Path) -> None:
+    tensors, header = safe_file.read(checkpoint)
+    header["dtypes"]["int4"]["narrow"] = True
+    safe_file.write(checkpoint, tensors, header)
+    with pytest.raises(CheckpointError, match="int4"):
+        subbyte.load(checkpoint, ResidualNet())

@@ -1,0 +1,225 @@
+"""The public calls, as a user writes them."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from networks import ResidualNet, ResNetCifar, randomized, seeded
+from torch import nn
+
+import subbyte
+from subbyte import CalibrationError, ConfigError, ModelError, OpConfig, TensorSpec, TuneConfig, quantization
+from subbyte.config import PostTrainingQuantConfig
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    return randomized(ResidualNet())
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return seeded((8, 3, 6, 6))
+
+
+def _dtypes(model: nn.Module) -> dict[str, tuple[str | None, str]]:
+    return {row["name"]: (row["weight_dtype"], row["activation_dtype"]) for row in subbyte.summary(model).rows}
+
+
+def test_seed_example_as_printed() -> None:
+    model = randomized(ResNetCifar(8, 8))
+    loader = [(seeded((4, 3, 16, 16), seed), torch.zeros(4)) for seed in range(2)]
+    op_type_dict = {'Conv2d': {'weight': {'dtype': ['int4']}, 'activation': {'dtype': ['uint4']}}}  # fmt: skip
+    conf = PostTrainingQuantConfig(op_type_dict=op_type_dict)
+    q_model = quantization.fit(model, conf, calib_dataloader=loader)
+    rows = subbyte.summary(q_model).rows
+    assert {row["type"] for row in rows} == {"Conv2d", "add", "Linear"}
+    for row in rows:
+        assert row["requested"] == row["realized"]
+        if row["type"] == "Conv2d":
+            assert row["realized"] == "w:int4 sym per_channel minmax a:uint4 sym per_tensor minmax static"
+        else:
+            assert (row["weight_dtype"] or "int8", row["activation_dtype"]) == ("int8", "uint8")
+    for name, weight in subbyte.weights(q_model).items():
+        bits = 8 if name == "linear" else 4
+        assert weight.codes.int().min() >= -(2 ** (bits - 1))
+        assert weight.codes.int().max() < 2 ** (bits - 1)
+
+
+def test_short_way_with_first_last(model: nn.Module, images: torch.Tensor) -> None:
+    quantized = subbyte.quantize(model, "w4a8", images, first_last="int8")
+    dtypes = _dtypes(quantized)
+    assert dtypes["conv1"] == ("int8", "uint8")
+    assert dtypes["linear"] == ("int8", "uint8")
+    assert dtypes["conv2"] == ("int4", "uint8")
+    assert dtypes["add"] == (None, "uint8")
+
+
+def test_weights_codes_are_those_of_the_float_weight(model: nn.Module, images: torch.Tensor) -> None:
+    quantized = subbyte.quantize(model, "w4a8", images)
+    spec = TensorSpec("int4", granularity="per_channel")
+    weight = model.get_parameter("conv1.weight")
+    assert torch.equal(subbyte.weights(quantized)["conv1"].codes, subbyte.quantize_tensor(weight, spec).codes)
+
+
+@pytest.mark.parametrize("config", ["w4", "wnf4", "w2:g2", "wternary", "w1"])
+def test_weight_only_needs_no_data_and_leaves_the_rest_float(
+    model: nn.Module, images: torch.Tensor, config: str
+) -> None:
+    prepared = subbyte.prepare(model, config)
+    converted = subbyte.convert(prepared)
+    assert torch.equal(prepared(images), converted(images))
+    assert {activation for _, activation in _dtypes(converted).values()} == {"fp32"}
+
+
+def test_forms_of_a_request_agree(model: nn.Module, images: torch.Tensor, tmp_path) -> None:  # noqa: ANN001
+    recipe = tmp_path / "config.yaml"
+    recipe.write_text("precision: w4a8\nfirst_last: int8\n")
+    by_dict = {"precision": "w4a8", "first_last": "int8"}
+    tuned = subbyte.prepare(model, "w4a8", images, first_last="int8").subbyte_state.config
+    expected = subbyte.quantize(model, "w4a8", images, first_last="int8")(images)
+    for config in (recipe, str(recipe), by_dict, PostTrainingQuantConfig(**by_dict), tuned, tuned.to_dict()):
+        assert torch.equal(subbyte.quantize(model, config, images)(images), expected)
+
+
+def test_names_beat_types_beat_global(model: nn.Module, images: torch.Tensor) -> None:
+    config = {
+        "precision": "w8a8",
+        "op_type_dict": {"Conv2d": {"weight": {"dtype": ["int4"]}}},
+        "op_name_dict": {"conv.*": {"weight": {"dtype": "int3"}}, "conv2": {"weight": {"dtype": "int2"}}},
+    }
+    dtypes = _dtypes(subbyte.quantize(model, config, images))
+    assert [dtypes[name][0] for name in ("conv1", "conv2", "linear")] == ["int3", "int2", "int8"]
+
+
+def test_float_model_is_left_as_it_was(model: nn.Module, images: torch.Tensor) -> None:
+    model.train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state = torch.get_rng_state()
+    subbyte.quantize(model, "w4a4", images)
+    with pytest.raises(CalibrationError):
+        subbyte.quantize(model, "w4a4", images[:, :2])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert model.training
+    assert model.conv2.training
+    assert type(model.conv1) is nn.Conv2d
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_users_own_type_works_everywhere(model: nn.Module, images: torch.Tensor, tmp_path) -> None:  # noqa: ANN001
+    capability = tmp_path / "mine.yaml"
+    capability.write_text(
+        "extends: pytorch_cpu\ndtypes:\n  user_apot3: {values: [-1, -0.5, -0.25, -0.125, 0.125, 0.25, 0.5, 1]}\n"
+    )
+    quantized = subbyte.quantize(model, "wuser_apot3a8", images, capability=capability)
+    weight = subbyte.weights(quantized)["conv1"]
+    assert weight.spec.dtype.bits == 3
+    ratios = (weight.dequantize() / weight.scale).abs().unique()
+    assert set(ratios.tolist()) <= {1.0, 0.5, 0.25, 0.125}
+    subbyte.save(quantized, tmp_path / "model.safetensors")
+    loaded = subbyte.load(tmp_path / "model.safetensors", model)
+    assert torch.equal(loaded(images), quantized(images))
+
+
+def test_calibration_sampling_size_limits_the_samples(model: nn.Module) -> None:
+    seen = []
+
+    def data() -> Iterator[torch.Tensor]:
+        for seed in range(10):
+            seen.append(seed)
+            yield seeded((4, 3, 6, 6), seed)
+
+    subbyte.quantize(model, {"precision": "w8a8", "calibration_sampling_size": 10}, data())
+    assert len(seen) == 3
+
+
+def test_recipes_leave_first_and_last_float(model: nn.Module, images: torch.Tensor) -> None:
+    config = PostTrainingQuantConfig(
+        recipes={"first_conv_or_matmul_quantization": False, "last_conv_or_matmul_quantization": False}
+    )
+    dtypes = _dtypes(quantization.fit(model, config, [images]))
+    assert [dtypes[name][0] for name in ("conv1", "conv2", "linear")] == ["fp32", "int8", "fp32"]
+
+
+BAD = [
+    ("w4a4x", ConfigError, "w4a4x"),
+    ({"op_type_dict": {"Conv2D": "w4a4"}}, ConfigError, "Conv2d"),
+    ({"op_type_dict": {"Conv2d": {"weigth": {"dtype": "int4"}}}}, ConfigError, "weight"),
+    ({"op_type_dict": {"Conv2d": {"weight": {"dtype": "int44"}}}}, ConfigError, "int4"),
+    ({"op_name_dict": {"conv9": "w4a4"}}, ConfigError, "conv"),
+    ({"op_typ_dict": {}}, ConfigError, "op_type_dict"),
+    ({"approach": "sttic"}, ConfigError, "static"),
+    (7, ConfigError, "int"),
+    ("missing.yaml", ConfigError, "missing.yaml"),
+]
+
+
+@pytest.mark.parametrize(("config", "kind", "hint"), BAD, ids=lambda value: str(value)[:40])
+def test_a_bad_request_says_what_and_where(
+    model: nn.Module, images: torch.Tensor, config: object, kind: type[Exception], hint: str
+) -> None:
+    with pytest.raises(kind, match=hint):
+        subbyte.quantize(model, config, images)
+
+
+def test_bad_data_is_refused(model: nn.Module, images: torch.Tensor) -> None:
+    with pytest.raises(CalibrationError, match="empty"):
+        subbyte.quantize(model, "w4a4", [])
+    with pytest.raises(CalibrationError, match="empty"):
+        subbyte.quantize(model, "w4a4", images[:0])
+    with pytest.raises(CalibrationError, match="does not run on calibration batch 0"):
+        subbyte.quantize(model, "w4a4", images[:, :1])
+    with pytest.raises(CalibrationError, match="iterable of batches"):
+        subbyte.quantize(model, "w4a4", 5)
+    with pytest.raises(CalibrationError, match="a batch is a tensor"):
+        subbyte.quantize(model, "w4a4", ["image"])
+    with pytest.raises(CalibrationError, match="need calibration data"):
+        subbyte.quantize(model, "w4a4")
+    with pytest.raises(ConfigError, match="data"):
+        subbyte.quantize(model, "w4", first_last="int8")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_that_are_not_finite_name_the_op(model: nn.Module, images: torch.Tensor, value: float) -> None:
+    images[0, 0, 0, 0] = value
+    with pytest.raises(CalibrationError, match="conv1"):
+        subbyte.quantize(model, "w4a4", images)
+    with torch.no_grad():
+        model.conv2.weight[0, 0, 0, 0] = value
+    with pytest.raises(CalibrationError, match="conv2"):
+        subbyte.quantize(model, "w4")
+
+
+def test_bad_models_are_refused(model: nn.Module, images: torch.Tensor) -> None:
+    with pytest.raises(ModelError, match="quantized already"):
+        subbyte.quantize(subbyte.quantize(model, "w4a4", images), "w4a4", images)
+    with pytest.raises(ModelError, match="converted already"):
+        subbyte.convert(subbyte.quantize(model, "w4a4", images))
+    with pytest.raises(ModelError, match="not quantized"):
+        subbyte.summary(model)
+    with pytest.raises(ModelError, match="no op"):
+        subbyte.quantize(nn.ReLU(), "w4a4", images)
+    with pytest.raises(ModelError, match="Module"):
+        subbyte.quantize("model", "w4a4", images)
+
+
+def test_eval_func_is_refused_until_tuning_is_there(model: nn.Module, images: torch.Tensor) -> None:
+    with pytest.raises(ConfigError, match="eval_func"):
+        quantization.fit(model, PostTrainingQuantConfig(), [images], eval_func=lambda model: 1.0)
+
+
+def test_a_tune_config_for_an_op_that_is_not_there(model: nn.Module, images: torch.Tensor) -> None:
+    spec = TensorSpec("int8", granularity="per_channel")
+    config = TuneConfig({("conv3", "Conv2d"): OpConfig(spec, TensorSpec("uint8"))})
+    with pytest.raises(ConfigError, match="conv"):
+        subbyte.quantize(model, config, images)
+
+
+def test_int8_is_within_noise_of_float_and_bits_are_true(model: nn.Module, images: torch.Tensor) -> None:
+    errors = []
+    expected = model(images)
+    for bits in (8, 6, 4, 2):
+        actual = subbyte.quantize(model, f"w{bits}a{bits}", images)(images)
+        errors.append(((actual - expected).norm() / expected.norm()).item())
+    assert errors[0] < 0.05
+    assert errors == sorted(errors)
