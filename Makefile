@@ -44,4 +44,4 @@ lint: setup
 	$(RUN) -m mypy
 
 bench: setup
-	@set -e; for script in $(wildcard benchmarks/*.py); do echo "== $$script"; $(RUN) "$$script"; done
+	@set -e; for script in $(shell grep -l __main__ benchmarks/*.py); do echo "== $$script"; $(RUN) "$$script"; done

@@ -15,6 +15,7 @@ from subbyte.numerics.schemes import (
     scheme_of,
     stored_scale,
 )
+from subbyte.numerics.sqnr import sqnr
 
 __all__ = [
     "EXACT_IN_FP32",
@@ -37,6 +38,7 @@ __all__ = [
     "rescale",
     "scale_shape",
     "scheme_of",
+    "sqnr",
     "stored_scale",
     "to_blocks",
     "unpack",

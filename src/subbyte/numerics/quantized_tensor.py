@@ -1,6 +1,6 @@
 """A tensor held as packed codes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -38,8 +38,8 @@ class QuantizedTensor:
         """Quantize and pack, in pieces: extra memory stays far below the tensor's own."""
         packed = torch.empty(packed_size(x.numel(), spec.dtype.bits), dtype=torch.uint8, device=x.device)
         start = 0
-        for rows, row_params in _pieces(x.detach(), params):
-            piece = pack(quantize(rows, row_params, spec), spec.dtype.bits)
+        for rows, row_params in _pieces(x.shape, params):
+            piece = pack(quantize(x.detach()[rows] if x.ndim else x.detach(), row_params, spec), spec.dtype.bits)
             packed[start : start + piece.numel()] = piece
             start += piece.numel()
         return cls(packed, params, spec, x.shape)
@@ -103,17 +103,20 @@ class QuantizedTensor:
             packed = self.packed.view(self.shape[0], -1)[index.reshape(-1)].reshape(-1)
             codes = unpack(packed, bits, index.numel() * row, signed=self.spec.dtype.qmin < 0)
         codes = codes.view(-1, *self.shape[1:])
-        values = dequantize(codes, self._params_of(index.reshape(-1)), self.spec)
+        values = dequantize(codes, _params_of(self.params, self.shape, index.reshape(-1)), self.spec)
         return values.view(*index.shape, *self.shape[1:])
 
-    def _params_of(self, index: Tensor) -> QuantParams:
-        def pick(param: Tensor | None) -> Tensor | None:
-            by_row = param is not None and param.ndim == self.ndim and param.shape[0] == self.shape[0]
-            return param[index] if by_row and param is not None else param
-
-        scale = pick(self.scale)
-        assert scale is not None
-        return QuantParams(scale, pick(self.zero_point))
+    def pieces(self) -> Iterator[tuple[slice, "QuantizedTensor"]]:
+        """The same tensor, a few rows at a time, for work that should not unpack it whole."""
+        row_bits = prod(self.shape[1:]) * self.spec.dtype.bits
+        for rows, params in _pieces(self.shape, self.params):
+            if rows == slice(None):
+                yield rows, self
+                continue
+            count = len(range(*rows.indices(self.shape[0])))
+            start = rows.start * row_bits // 8
+            packed = self.packed[start : start + (count * row_bits + 7) // 8]
+            yield rows, QuantizedTensor(packed, params, self.spec, torch.Size((count, *self.shape[1:])))
 
     def to(self, device: torch.device | str) -> "QuantizedTensor":
         return replace(self, packed=self.packed.to(device), params=self.params.to(device))
@@ -148,21 +151,22 @@ class QuantizedTensor:
         return f"QuantizedTensor({tuple(self.shape)}, {self.spec}, {self.nbytes} bytes)"
 
 
-def _pieces(x: Tensor, params: QuantParams) -> list[tuple[Tensor, QuantParams]]:
-    """Rows of x, with the parameters of those rows, in pieces that end on a byte of the stream."""
-    if x.ndim == 0 or x.numel() <= _CHUNK:
-        return [(x, params)]
-    rows = max(_CHUNK // (x.numel() // x.shape[0]) // 8, 1) * 8
+def _pieces(shape: torch.Size, params: QuantParams) -> list[tuple[slice, QuantParams]]:
+    """Rows of a tensor, with the parameters of those rows, in pieces that begin on a byte of the stream."""
+    size, ndim = prod(shape), len(shape)
+    # Groups that run along the rows cannot be cut; nor can what has no rows.
+    whole = ndim == 0 or (params.scale.ndim >= ndim and params.scale.shape[0] not in (1, shape[0]))
+    if whole or size <= _CHUNK:
+        return [(slice(None), params)]
+    rows = max(_CHUNK // (size // shape[0]) // 8, 1) * 8
+    cuts = [slice(start, start + rows) for start in range(0, shape[0], rows)]
+    return [(cut, _params_of(params, shape, cut)) for cut in cuts]
 
-    def part(param: Tensor | None, start: int) -> Tensor | None:
-        by_row = param is not None and param.ndim >= x.ndim and param.shape[0] == x.shape[0] > 1
-        return param[start : start + rows] if by_row and param is not None else param
 
-    def params_of(start: int) -> QuantParams:
-        scale = part(params.scale, start)
-        assert scale is not None
-        return QuantParams(scale, part(params.zero_point, start))
+def _params_of(params: QuantParams, shape: torch.Size, rows: slice | Tensor) -> QuantParams:
+    """The parameters of some rows: shared ones, or those of each row."""
 
-    if params.scale.ndim >= x.ndim and params.scale.shape[0] not in (1, x.shape[0]):
-        return [(x, params)]  # groups run along the rows
-    return [(x[start : start + rows], params_of(start)) for start in range(0, x.shape[0], rows)]
+    def of(param: Tensor) -> Tensor:
+        return param[rows] if param.ndim >= len(shape) and param.shape[0] == shape[0] > 1 else param
+
+    return QuantParams(of(params.scale), None if params.zero_point is None else of(params.zero_point))

@@ -82,6 +82,9 @@ def test_float_model_stays_as_it_was_when_preparing_fails() -> None:
         before = everything(model)
         with pytest.raises(subbyte.SubbyteError):
             subbyte.prepare(model, config, batches)
+        if fail_at == 1:
+            with pytest.raises(subbyte.CalibrationError, match="out of luck"):
+                subbyte.query_fw_capability(model, batches)
         assert_same(before, everything(model))
     from torch.nn.modules import module
 
@@ -190,6 +193,18 @@ def test_prepared_copy_of_a_hooked_model_calls_the_hook_once_on_the_copy() -> No
     seen.clear()
     prepared(X)
     assert seen == [prepared.conv1]
+
+
+def test_hooks_that_compute_are_part_of_the_model() -> None:
+    model = randomized(ResidualNet())
+    model.conv1.register_forward_hook(lambda module, args, output: output + output.abs())
+    model.conv2.register_forward_pre_hook(lambda module, args: (args[0] * args[0].sigmoid(),))
+    prepared = subbyte.prepare(model, "w8a8", X)
+    assert {"add", "mul", "sigmoid"} <= {row["type"] for row in subbyte.summary(prepared).rows}
+    with torch.no_grad():
+        want = model(X)
+        assert (prepared(X) - want).abs().max() < 0.05 * want.abs().max()
+        assert torch.equal(prepared(X), subbyte.convert(prepared)(X))
 
 
 class Counted(nn.Linear):

@@ -1,5 +1,6 @@
 """The PyTorch adaptor behind the interface that configuration and tuning see."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ class PyTorchAdaptor(Adaptor):
 
     def operators(self, model: nn.Module, data: Any = None) -> Sequence[OpInfo]:
         check_float(model)
-        graph = static_graph(model) if data is None else discover(model, next(batches(data)))
+        graph = static_graph(model) if data is None else discover(copy.deepcopy(model), next(batches(data)))
         return [op.info for op in graph if op.quantizable]
 
     def query_fw_capability(self, model: nn.Module, data: Any = None) -> dict[str, Any]:

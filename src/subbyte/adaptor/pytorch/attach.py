@@ -12,12 +12,11 @@ from subbyte.adaptor.pytorch.graph import Call, Op
 from subbyte.adaptor.pytorch.inputs import InputQuantizers, Slots
 from subbyte.adaptor.pytorch.modules import WeightedHandler, handler_of
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted, QuantizedModule
-from subbyte.adaptor.pytorch.quantizer import sqnr
 from subbyte.adaptor.pytorch.state import QuantizationState
 from subbyte.adaptor.pytorch.swap import swap
 from subbyte.adaptor.pytorch.weight import WeightQuantizer, fold_into, folds_first
 from subbyte.errors import ConfigError
-from subbyte.numerics import dequantize, quantize
+from subbyte.numerics import QuantizedTensor, sqnr
 from subbyte.spec import OpConfig
 
 
@@ -111,10 +110,9 @@ def _calibrate_weight(state: QuantizationState, module: Any) -> None:
         factor, _ = module.norm[0].factor_and_bias(None)
         weight = fold_into(weight, factor, module.handler)
     module.weight_quantizer.calibrate(weight)
-    if weight.numel() <= 1 << 26:  # a figure of the report, not worth a second copy of a huge weight
-        params = module.weight_quantizer.weight_params
-        approximation = dequantize(quantize(weight, params, spec), params, spec)
-        state.weight_sqnr[module.op_name] = sqnr(weight.float(), approximation)
+    packed = QuantizedTensor.from_float(weight, module.weight_quantizer.weight_params, spec)
+    parts = ((weight[rows] if weight.ndim else weight, piece.dequantize()) for rows, piece in packed.pieces())
+    state.weight_sqnr[module.op_name] = sqnr(parts)
 
 
 def _add_calls(state: QuantizationState, inputs: InputQuantizers, op: Op, config: OpConfig) -> None:

@@ -230,17 +230,26 @@ def module_op(module: nn.Module, name: str, handler: ModuleHandler) -> Op:
 def unchanged(model: nn.Module) -> Iterator[None]:
     """Run in eval() without gradients; buffers, modes and random state are put back."""
     modes = {module: module.training for module in model.modules()}
-    buffers = {buffer: buffer.detach().clone() for buffer in model.buffers()}
+    held = {module: dict(module._buffers) for module in modes}
+    values = {buffer: buffer.detach().clone() for buffer in model.buffers()}
     try:
         model.eval()
         with torch.random.fork_rng(), torch.no_grad():
             yield
-            for buffer, value in buffers.items():
-                if buffer.shape == value.shape:
-                    buffer.copy_(value)
     finally:
         for module, training in modes.items():
             module.training = training
+        _put_back(held, values)
+
+
+def _put_back(held: dict[nn.Module, dict[str, Tensor | None]], values: dict[Tensor, Tensor]) -> None:
+    """The buffers that modules had, where a forward put others in their place, and what they held."""
+    for module, buffers in held.items():
+        module._buffers.update({name: buffer for name, buffer in buffers.items() if name in module._buffers})
+    with torch.no_grad():
+        for buffer, value in values.items():
+            if buffer.shape == value.shape:
+                buffer.copy_(value)
 
 
 @contextmanager
@@ -253,8 +262,9 @@ def _hooks(recorder: _Recorder) -> Iterator[None]:
         if recorder.is_leaf(module) and not recorder.in_leaf:
             recorder.record_module(module, (*args, *kwargs.values()), output)
 
+    # Inside of the model's own hooks: what those compute is the caller's code.
     handles = [module.register_forward_pre_hook(enter) for module in recorder.names]
-    handles += [module.register_forward_hook(leave, with_kwargs=True) for module in recorder.names]
+    handles += [module.register_forward_hook(leave, with_kwargs=True, prepend=True) for module in recorder.names]
     try:
         yield
     finally:

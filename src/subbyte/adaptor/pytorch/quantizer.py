@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from subbyte.adaptor.pytorch.phase import Run
 from subbyte.calibration import Distribution, algorithm_of, calibrate_statistics
 from subbyte.errors import CalibrationError, ConfigError, UnseenOpError
-from subbyte.numerics import Affine, affine_snap, fake_quantize, scale_shape, scheme_of, to_blocks
+from subbyte.numerics import Affine, affine_snap, fake_quantize, scale_shape, scheme_of, sqnr, to_blocks
 from subbyte.spec import Granularity, QuantParams, TensorSpec
 
 
@@ -154,7 +154,7 @@ class ActivationQuantizer(Quantizer):
         """Record the signal-to-quantization-noise ratio of x, in decibels."""
         if self.calibrated and x.numel():
             grid, scale = self.snap(x)
-            self.sqnr = sqnr(x.float(), grid * scale)
+            self.sqnr = sqnr([(x, grid * scale)])
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
@@ -213,21 +213,13 @@ class DynamicQuantizer(Quantizer):
         """Nothing is collected; the error is measured as for a static quantizer."""
         if self.run.phase == "measure" and x.numel():
             grid, scale = self.snap(x)
-            self.sqnr = sqnr(x.float(), grid * scale)
+            self.sqnr = sqnr([(x, grid * scale)])
 
     def check_calibrated(self) -> None:
         """A dynamic range needs no calibration."""
 
 
 InputQuantizer = ActivationQuantizer | DynamicQuantizer
-
-
-def sqnr(signal: Tensor, approximation: Tensor) -> float:
-    """10 log10(sum x^2 / sum (x - x^)^2), in decibels; infinite where they are equal."""
-    noise = (signal - approximation).double().square().sum()
-    if float(noise) == 0.0:
-        return float("inf")
-    return float(10 * torch.log10(signal.double().square().sum() / noise))
 
 
 def _write(quantizer: Quantizer, name: str, value: Tensor) -> None:

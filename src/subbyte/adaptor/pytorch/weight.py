@@ -143,7 +143,7 @@ class PackedWeight(nn.Module):
         self.register_buffer("packed", tensor.packed)
         self.register_buffer("scale", tensor.scale)
         self.register_buffer("zero_point", tensor.zero_point)
-        self.magnitude = magnitude(tensor.grid(), tensor.spec, handler)
+        self.magnitude = packed_magnitude(tensor, handler)
 
     @property
     def tensor(self) -> QuantizedTensor:
@@ -214,6 +214,13 @@ def output_scale(
     shape = [1] * scale.ndim
     shape[handler.channel_axis] = -1
     return scale * factor.reshape(shape)
+
+
+def packed_magnitude(tensor: QuantizedTensor, handler: WeightedHandler) -> float:
+    """`magnitude` of packed codes, without unpacking them whole where rows are output channels."""
+    if handler.channel_axis != 0:
+        return magnitude(tensor.grid(), tensor.spec, handler)
+    return max(magnitude(piece.grid(), tensor.spec, handler) for _, piece in tensor.pieces())
 
 
 def magnitude(grid: Tensor, spec: TensorSpec, handler: WeightedHandler) -> float:

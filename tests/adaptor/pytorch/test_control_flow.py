@@ -1,0 +1,232 @@
+"""Any Python control flow: what one batch does not show a later one teaches, what none showed is refused."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from networks import randomized, seeded
+from torch import Tensor, nn
+
+import subbyte
+
+POSITIVE = seeded((3, 6)).abs()
+
+
+class Branches(nn.Module):
+    """The sign of the data chooses the way; the ways have modules and functions of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.left, self.right = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+        self.norm = nn.BatchNorm1d(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.stem(x)
+        if float(x.sum()) > 0:
+            return torch.tanh(self.left(y)) + y
+        return self.norm(self.right(y)) * y
+
+
+def rows(model: nn.Module) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in subbyte.summary(model).rows}
+
+
+@pytest.mark.parametrize("first", [1, -1])
+@pytest.mark.parametrize("granularity", ["per_channel", "per_tensor"])
+def test_a_way_that_a_later_batch_takes_is_learned(first: int, granularity: str) -> None:
+    model = randomized(Branches())
+    conf = subbyte.PostTrainingQuantConfig(op_type_dict={"Linear": {"weight": {"granularity": [granularity]}}})
+    data = [first * POSITIVE, first * POSITIVE, -first * POSITIVE]
+    prepared = subbyte.prepare(model, conf, data)
+    converted = subbyte.convert(prepared)
+    assert {"stem", "left", "right", "add", "mul", "tanh"} <= rows(prepared).keys()
+    assert all(row["activation_dtype"] == "uint8" for row in rows(prepared).values())
+    for x in (POSITIVE, -POSITIVE):
+        with torch.no_grad():
+            want = model(x)
+            assert (prepared(x) - want).abs().max() < 0.05 * want.abs().max()
+            assert torch.equal(prepared(x), converted(x))
+    assert prepared.subbyte_state.graph.ops["right"].norm == "norm"
+
+
+def test_the_order_of_batches_does_not_name_ops_differently_from_run_to_run() -> None:
+    model = randomized(Branches())
+    one = subbyte.prepare(model, "w4a4", [POSITIVE, -POSITIVE])
+    two = subbyte.prepare(model, "w4a4", [POSITIVE, -POSITIVE])
+    assert list(one.state_dict()) == list(two.state_dict())
+
+
+@pytest.mark.parametrize("kind", ["prepared", "converted", "loaded"])
+def test_a_way_that_no_batch_took_is_refused(kind: str, tmp_path: Any) -> None:
+    model = randomized(Branches())
+    quantized = subbyte.prepare(model, "w4a4", POSITIVE)
+    if kind != "prepared":
+        quantized = subbyte.convert(quantized)
+    if kind == "loaded":
+        subbyte.save(quantized, tmp_path / "model.safetensors")
+        quantized = subbyte.load(tmp_path / "model.safetensors", model)
+    with torch.no_grad():
+        want = quantized(POSITIVE)
+        with pytest.raises(subbyte.UnseenOpError, match="right"):
+            quantized(-POSITIVE)
+        assert torch.equal(quantized(POSITIVE), want)
+
+
+class OnlyFunctions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.a(x), self.b(x)
+        if float(x.sum()) < 0:
+            b = a * b
+        if float(x.sum()) < -1000:
+            b = F.gelu(b)
+        return a + b
+
+
+def test_a_shifted_sequence_of_functions_keeps_each_its_quantizer() -> None:
+    """A counter of calls would give the add the quantizers of the mul."""
+    model = randomized(OnlyFunctions())
+    small, large = 0.1 * POSITIVE, -10 * POSITIVE
+    prepared = subbyte.prepare(model, "w8a8", [small, large])
+    only = subbyte.prepare(model, "w8a8", [small, 10 * POSITIVE])
+    with torch.no_grad():
+        for x in (small, large):
+            want = model(x)
+            assert (prepared(x) - want).abs().max() < 0.05 * model(large).abs().max()
+        with pytest.raises(subbyte.UnseenOpError, match="mul"):
+            only(large)
+        with pytest.raises(subbyte.UnseenOpError, match="gelu"):
+            prepared(-10000 * POSITIVE)
+
+
+class Unrolled(nn.Module):
+    """A loop whose length the data decides: one weight, one place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.zeros_like(x)
+        while float(h.abs().max()) < 1 and len(x) < 10:
+            h = torch.tanh(self.cell(h) + self.cell(x)) + 0.4
+        return h
+
+
+def test_a_loop_is_one_place_however_often_it_runs() -> None:
+    model = randomized(Unrolled())
+    prepared = subbyte.prepare(model, "w8a8", [POSITIVE])
+    assert [name for name in rows(prepared)] == ["cell", "add", "tanh"]
+    assert len(prepared.cell.input_quantizers.by_site) == 2
+    for size in (0.1, 1.0):
+        with torch.no_grad():
+            assert (prepared(size * POSITIVE) - model(size * POSITIVE)).abs().max() < 0.1
+
+
+class Places(nn.Module):
+    """Two adds on one line, a helper called from two places, a method, a lambda, a comprehension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b, c, d = (part(x) for part in self.parts)
+        y = (a + 1000 * b) + (c + d)
+        y = combine(y, a) + combine(a, b)
+        join = lambda p, q: p + q  # noqa: E731
+        return self.method(y, join(c, d))
+
+    def method(self, a: Tensor, b: Tensor) -> Tensor:
+        return a + b
+
+
+def combine(a: Tensor, b: Tensor) -> Tensor:
+    return a * b
+
+
+def test_places_are_told_apart() -> None:
+    prepared = subbyte.prepare(randomized(Places()), "w8a8", POSITIVE)
+    kinds = [row["type"] for row in rows(prepared).values()]
+    assert kinds.count("add") == 6
+    assert kinds.count("mul") == 2
+    state = prepared.subbyte_state
+    scales = {name: [float(state.quantizers[key].scale) for key in keys] for name, keys in state.input_keys.items()}
+    assert scales["add"][1] > 100 * scales["add_1"][1]
+    assert len(prepared.functional_scope.slots) >= 8
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared, self.head = nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.shared(x)
+        y = self.shared(100 * y)
+        return self.head(y)
+
+
+def test_a_module_called_twice_has_one_weight_and_a_quantizer_for_each_call() -> None:
+    model = randomized(Twice())
+    prepared = subbyte.prepare(model, "w8a8", POSITIVE)
+    quantizers = [slots[0] for slots in prepared.shared.input_quantizers.by_site.values()]
+    assert len(quantizers) == 2
+    assert float(quantizers[1].scale) > 10 * float(quantizers[0].scale)
+    assert list(subbyte.weights(prepared)) == ["shared", "head"]
+    with torch.no_grad():
+        want = model(POSITIVE)
+        assert (prepared(POSITIVE) - want).abs().max() < 0.05 * want.abs().max()
+        assert torch.equal(prepared(POSITIVE), subbyte.convert(prepared)(POSITIVE))
+
+
+class Tied(nn.Module):
+    """One module under two names, one parameter in two modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.alias = self.first
+        self.table, self.head = nn.Embedding(9, 6), nn.Linear(6, 9, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.alias(self.first(self.table(tokens))))
+
+
+@pytest.mark.parametrize("config", ["w4a8", "w4"])
+def test_tied_weights(config: str, tmp_path: Any) -> None:
+    model, tokens = randomized(Tied()), torch.arange(8).view(2, 4)
+    prepared = subbyte.prepare(model, config, None if config == "w4" else [tokens])
+    assert prepared.head.weight is prepared.table.weight
+    assert prepared.alias is prepared.first
+    converted = subbyte.convert(prepared)
+    with torch.no_grad():
+        assert torch.equal(prepared(tokens), converted(tokens))
+        weights = subbyte.weights(converted)
+        if weights["head"].spec == weights["table"].spec:
+            assert weights["head"].packed.data_ptr() == weights["table"].packed.data_ptr()
+        subbyte.save(converted, tmp_path / "tied.safetensors")
+        assert torch.equal(subbyte.load(tmp_path / "tied.safetensors", model)(tokens), converted(tokens))
+
+
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.one if float(x.sum()) > 0 else self.two)(self.body(x))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_head_found_later_is_a_last_layer_too(sign: int) -> None:
+    data = [sign * POSITIVE, -sign * POSITIVE]
+    quantized = subbyte.quantize(randomized(Heads()), "w2a2", data, first_last="int8")
+    found = rows(quantized)
+    assert {found[name]["weight_dtype"] for name in ("one", "two")} == {"int8"}
+    assert all(found[name]["positions"] == ["last"] for name in ("one", "two"))
