@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
-from subbyte.adaptor.pytorch.convert import convert, convert_in_place, packed_weights
+from subbyte.adaptor.pytorch.convert import convert, packed_weights
 from subbyte.capability import Capability, load_capability
 from subbyte.config import PostTrainingQuantConfig, as_request
 from subbyte.errors import CalibrationError, ConfigError
@@ -37,7 +37,9 @@ def quantize(
     Raises:
         SubbyteError: one of its kinds, if the request, the model or the data is not right.
     """
-    return convert_in_place(prepare(model, config, data, first_last=first_last, capability=capability))
+    config = as_request(config)
+    adaptor = PyTorchAdaptor(_capability(capability))
+    return adaptor.quantize_as(model, config, data, first_last, _sampling_size(config))
 
 
 def prepare(

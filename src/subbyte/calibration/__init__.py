@@ -1,7 +1,7 @@
 """Calibration: statistics of what was seen, and the algorithms that turn them into scales."""
 
 from subbyte.calibration import kl, mean_abs, minmax, mse, percentile, twn  # noqa: F401  (they register themselves)
-from subbyte.calibration.calibrate import calibrate_statistics, calibrate_tensor, quantize_tensor
+from subbyte.calibration.calibrate import calibrate_statistics, calibrate_tensor, params_of, quantize_tensor
 from subbyte.calibration.distribution import Distribution
 from subbyte.calibration.registry import Algorithm, algorithm_of, register_algorithm, registered_algorithms
 from subbyte.calibration.statistics import Histogram, MeanAbs, MinMax, MovingAverageMinMax, Statistics
@@ -17,6 +17,7 @@ __all__ = [
     "algorithm_of",
     "calibrate_statistics",
     "calibrate_tensor",
+    "params_of",
     "quantize_tensor",
     "register_algorithm",
     "registered_algorithms",

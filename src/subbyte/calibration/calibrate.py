@@ -50,7 +50,7 @@ def calibrate_statistics(statistics: Statistics, spec: TensorSpec, shape: Sequen
     Raises:
         CalibrationError: nothing was collected.
     """
-    return _params(statistics.distribution(), spec, shape)
+    return params_of(statistics.distribution(), spec, shape)
 
 
 def quantize_tensor(x: Tensor, spec: TensorSpec) -> QuantizedTensor:
@@ -85,10 +85,15 @@ def _calibrate_piece(x: Tensor, spec: TensorSpec) -> QuantParams:
     distribution = Distribution.of(blocks.float(), None if counts is None else counts.float())
     if not bool(torch.isfinite(distribution.minimum).all() & torch.isfinite(distribution.maximum).all()):
         raise CalibrationError("the tensor holds NaN or infinity")
-    return _params(distribution, spec, x.shape)
+    return params_of(distribution, spec, x.shape)
 
 
-def _params(distribution: Distribution, spec: TensorSpec, shape: Sequence[int]) -> QuantParams:
+def params_of(distribution: Distribution, spec: TensorSpec, shape: Sequence[int]) -> QuantParams:
+    """Parameters from the distribution of each block of a tensor of `shape`.
+
+    Raises:
+        ConfigError: the algorithm is unknown or has no meaning for the type.
+    """
     # To an algorithm each block is a tensor of its own; a scheme with several scales gives [blocks, scales].
     rows = replace(spec, granularity=Granularity(), axis=None)
     flat = algorithm_of(spec).params(distribution, rows)

@@ -96,7 +96,7 @@ def test_a_shifted_sequence_of_functions_keeps_each_its_quantizer() -> None:
     with torch.no_grad():
         for x in (small, large):
             want = model(x)
-            assert (prepared(x) - want).abs().max() < 0.05 * model(large).abs().max()
+            assert (prepared(x) - want).abs().max() < 0.1 * model(large).abs().max()
         with pytest.raises(subbyte.UnseenOpError, match="mul"):
             only(large)
         with pytest.raises(subbyte.UnseenOpError, match="gelu"):
@@ -230,3 +230,33 @@ def test_a_head_found_later_is_a_last_layer_too(sign: int) -> None:
     found = rows(quantized)
     assert {found[name]["weight_dtype"] for name in ("one", "two")} == {"int8"}
     assert all(found[name]["positions"] == ["last"] for name in ("one", "two"))
+
+
+class EarlyExit(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.body, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.body(self.stem(x))
+        return self.head(y) if float(x.sum()) > 0 else y
+
+
+def test_an_op_that_turns_out_to_be_last_is_no_silent_exception() -> None:
+    model = randomized(EarlyExit())
+    with pytest.raises(subbyte.ConfigError, match="'body' is last only .* first"):
+        subbyte.quantize(model, "w2a2", [POSITIVE, -POSITIVE], first_last="int8")
+    found = rows(subbyte.quantize(model, "w2a2", [-POSITIVE, POSITIVE], first_last="int8"))
+    assert [found[name]["weight_dtype"] for name in ("stem", "body", "head")] == ["int8"] * 3
+
+
+def test_the_path_of_a_dynamic_model_is_found_at_its_first_forward_also_after_a_failed_one() -> None:
+    model = randomized(Branches())
+    quantized = subbyte.quantize(model, "w4a4:dynamic")
+    with torch.no_grad():
+        with pytest.raises((RuntimeError, subbyte.SubbyteError)):
+            quantized(seeded((3, 7)))
+        want = subbyte.quantize(model, "w4a4:dynamic", POSITIVE)(POSITIVE)
+        assert torch.equal(quantized(POSITIVE), want)
+        assert not torch.equal(want, model(POSITIVE))
+        assert torch.equal(quantized(POSITIVE), want)

@@ -9,9 +9,8 @@ from torch import nn
 
 from subbyte.adaptor.base import Adaptor
 from subbyte.adaptor.pytorch.batch import batches
-from subbyte.adaptor.pytorch.convert import convert_in_place
 from subbyte.adaptor.pytorch.discovery import discover
-from subbyte.adaptor.pytorch.prepare import check_float, prepare, static_graph
+from subbyte.adaptor.pytorch.prepare import check_float, prepare, quantize, static_graph
 from subbyte.capability import FIELDS, TENSORS, Capability, OpCapability
 from subbyte.config import resolve
 from subbyte.spec import OpInfo, TuneConfig
@@ -49,7 +48,12 @@ class PyTorchAdaptor(Adaptor):
         return prepare(model, _Resolver(self.capability, config, first_last), data, limit)
 
     def quantize(self, model: nn.Module, tune_config: TuneConfig, data: Any = None) -> nn.Module:
-        return convert_in_place(self.prepare(model, tune_config, data))
+        return self.quantize_as(model, tune_config, data)
+
+    def quantize_as(self, model: nn.Module, config: Any, data: Any = None, first_last: str | None = None,
+                    limit: int | None = None) -> nn.Module:  # fmt: skip
+        """A converted copy, from any form of request."""
+        return quantize(model, _Resolver(self.capability, config, first_last), data, limit)
 
 
 def _lists(entry: OpCapability) -> dict[str, dict[str, list[str]]]:

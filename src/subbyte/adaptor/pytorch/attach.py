@@ -13,11 +13,14 @@ from subbyte.adaptor.pytorch.inputs import InputQuantizers, Slots
 from subbyte.adaptor.pytorch.modules import WeightedHandler, handler_of
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted, QuantizedModule
 from subbyte.adaptor.pytorch.state import QuantizationState
-from subbyte.adaptor.pytorch.swap import swap
+from subbyte.adaptor.pytorch.swap import swap, unswap
 from subbyte.adaptor.pytorch.weight import WeightQuantizer, fold_into, folds_first
 from subbyte.errors import ConfigError
 from subbyte.numerics import QuantizedTensor, sqnr
 from subbyte.spec import OpConfig
+
+# What `attach` sets on a module.
+_ATTACHED = ("handler", "op_name", "op_config", "input_quantizers", "weight_spec", "weight_quantizer", "norm")
 
 
 def attach(model: nn.Module, state: QuantizationState, names: Iterable[str], *, calibrate_weights: bool = True) -> None:
@@ -43,6 +46,17 @@ def attach(model: nn.Module, state: QuantizationState, names: Iterable[str], *, 
                 _calibrate_weight(state, module)
     if _has_functional(state):
         _attach_functions(model, state)
+
+
+def reset(model: nn.Module, state: QuantizationState, name: str) -> None:
+    """Make an op that no forward has reached float again, for `attach` to prepare it otherwise."""
+    module = model.get_submodule(name)
+    unswap(module)
+    for attribute in _ATTACHED:
+        if hasattr(module, attribute):
+            delattr(module, attribute)
+    for key in state.input_keys.pop(name, []):
+        del state.quantizers[key]
 
 
 def _has_functional(state: QuantizationState) -> bool:

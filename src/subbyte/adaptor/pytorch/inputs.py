@@ -38,6 +38,8 @@ class InputQuantizers:
         """
         if self.always is not None:
             return self.always
+        if self.run.phase == "bypass":
+            return ()
         if torch.compiler.is_compiling():
             return self._only()
         site = call_site()

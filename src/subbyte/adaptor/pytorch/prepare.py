@@ -11,6 +11,7 @@ from torch.nn.utils import parametrize
 from subbyte.adaptor.pytorch.attach import attach, scope_of
 from subbyte.adaptor.pytorch.batch import batches
 from subbyte.adaptor.pytorch.calibrate import calibrate
+from subbyte.adaptor.pytorch.convert import convert_in_place
 from subbyte.adaptor.pytorch.discovery import discover, module_op, quantizable_modules
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
 from subbyte.adaptor.pytorch.graph import Graph
@@ -35,13 +36,28 @@ def prepare(model: nn.Module, resolve: Resolver, data: Any = None, limit: int | 
         CalibrationError: the data is missing, empty, unfit or not finite.
         ConfigError: the configuration does not fit the model.
     """
-    with torch.inference_mode(False):  # its tensors have no version, by which changes of a weight are seen
-        return _prepare(model, resolve, data, limit)
-
-
-def _prepare(model: nn.Module, resolve: Resolver, data: Any, limit: int | None) -> nn.Module:
     check_float(model)
-    prepared = copy.deepcopy(model)
+    with torch.inference_mode(False):  # its tensors have no version, by which changes of a weight are seen
+        return _prepare(copy.deepcopy(model), model, resolve, data, limit)
+
+
+def quantize(model: nn.Module, resolve: Resolver, data: Any = None, limit: int | None = None) -> nn.Module:
+    """`convert(prepare(...))` without ever holding a second copy of the float weights; arguments as for `prepare`."""
+    check_float(model)
+    parameters = {id(parameter): parameter for parameter in model.parameters()}
+    with torch.inference_mode(False):
+        # What is packed is only read; what stays float is copied once the rest is gone.
+        shared = copy.deepcopy(model, dict(parameters))
+        converted = convert_in_place(_prepare(shared, model, resolve, data, limit))
+    copies: dict[int, nn.Parameter] = {}
+    for module in converted.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None and id(parameter) in parameters:
+                module._parameters[name] = copies.setdefault(id(parameter), copy.deepcopy(parameter))
+    return converted
+
+
+def _prepare(prepared: nn.Module, model: nn.Module, resolve: Resolver, data: Any, limit: int | None) -> nn.Module:
     stream = None if data is None else batches(data, limit)
     first = None if stream is None else next(stream)
     names: dict[tuple[str, str, str], str] = {}

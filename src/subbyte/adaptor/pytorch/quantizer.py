@@ -1,16 +1,15 @@
 """The modules that observe and quantize one tensor each."""
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.phase import Run
-from subbyte.calibration import Distribution, algorithm_of, calibrate_statistics
+from subbyte.calibration import Distribution, algorithm_of, calibrate_statistics, params_of
 from subbyte.errors import CalibrationError, ConfigError, UnseenOpError
-from subbyte.numerics import Affine, affine_snap, fake_quantize, scale_shape, scheme_of, sqnr, to_blocks
-from subbyte.spec import Granularity, QuantParams, TensorSpec
+from subbyte.numerics import Affine, affine_snap, fake_quantize, scheme_of, sqnr, to_blocks
+from subbyte.spec import QuantParams, TensorSpec
 
 
 class Quantizer(nn.Module):
@@ -55,15 +54,16 @@ class Quantizer(nn.Module):
         """Use these from now on.
 
         Raises:
-            ConfigError: a scale is not positive and finite, or a zero point is outside the range of codes.
+            ConfigError: a scale is not positive and finite, or a zero point is one that the scheme cannot have.
         """
         if not bool((torch.isfinite(params.scale) & (params.scale > 0)).all()):
             raise ConfigError(f"{self.name}: every scale must be positive and finite")
         zero_point = torch.zeros((), dtype=torch.int32) if params.zero_point is None else params.zero_point
         if self.spec.dtype.kind == "integer":
-            low, high = torch.aminmax(zero_point)
-            if int(low) < min(self.spec.qmin, 0) or int(high) > self.spec.qmax:
-                raise ConfigError(f"{self.name}: zero point {int(low)}..{int(high)} is outside {self.spec.dtype}")
+            low, high = (int(end) for end in torch.aminmax(zero_point))
+            # The bound decides in which type sums are exact: a zero point beyond it would break that silently.
+            if max(self.spec.qmax - low, high - self.spec.qmin) > self.max_grid:
+                raise ConfigError(f"{self.name}: a zero point of {low}..{high} is not one of {self.spec}")
         _write(self, "scale", params.scale)
         _write(self, "zero_point", zero_point)
 
@@ -195,14 +195,7 @@ class DynamicQuantizer(Quantizer):
 
     def params_for(self, x: Tensor) -> QuantParams:
         """Scale and zero point of this one tensor."""
-        blocks, counts = to_blocks(x, self.spec)
-        rows = replace(self.spec, granularity=Granularity(), axis=None)
-        flat = self.algorithm.params(Distribution.of(blocks, counts), rows)
-        shape = scale_shape(x.shape, self.spec)
-        zero_point = flat.zero_point
-        if zero_point is not None and zero_point.ndim:
-            zero_point = zero_point.reshape(shape)
-        return QuantParams(flat.scale.reshape(shape), zero_point)
+        return params_of(Distribution.of(*to_blocks(x, self.spec)), self.spec, x.shape)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:

@@ -1,16 +1,17 @@
 """What a quantized model learns of its ops, forward by forward."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
-from subbyte.adaptor.pytorch.attach import attach
+from subbyte.adaptor.pytorch.attach import attach, reset
 from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.discovery import discover
 from subbyte.adaptor.pytorch.state import QuantizationState
-from subbyte.spec import OpInfo, TuneConfig
+from subbyte.errors import ConfigError
+from subbyte.spec import OpInfo, OpKey, TuneConfig
 
 Resolver = Callable[[Sequence[OpInfo]], TuneConfig]
 
@@ -38,9 +39,10 @@ class Recording:
             self.state.run.phase = phase
         if functions_only:  # modules stay as they are: a BatchNorm that was not folded runs by itself
             found.ops = {name: replace(op, norm="") for name, op in found.ops.items()}
-        new = self.state.graph.merge(found)
-        self._configure(new)
         ops = self.state.graph.ops
+        unreached = {op.info.key for op in ops.values() if op.kind == "module" and not op.calls}
+        new = self.state.graph.merge(found)
+        self._configure(model, new, unreached)
         attach(model, self.state, [name for name in new if not functions_only or ops[name].kind == "function"])
         return bool(new)
 
@@ -49,11 +51,23 @@ class Recording:
         self.learn(model, Batch(args, kwargs), functions_only=True)
         self.state.train(model.training)
 
-    def _configure(self, new: Sequence[str]) -> None:
-        """Add to the configuration what newly found ops get; what is configured stays."""
+    def _configure(self, model: nn.Module, new: Sequence[str], unreached: Set[OpKey]) -> None:
+        """Add to the configuration what newly found ops get, and what ones that no forward had reached get now.
+
+        Raises:
+            ConfigError: an op that was reached before should get something else: it is first or last on this path.
+        """
         state = self.state
         resolved = self.resolve([op.info for op in state.graph if op.quantizable])
-        keys = [key for name in new if (key := state.graph.ops[name].info.key) not in state.config.op]
+        changed = [key for key, given in state.config.op.items() if resolved.op.get(key, given) != given]
+        for name, op_type in changed:
+            if (name, op_type) not in unreached:
+                raise ConfigError(
+                    f"op {name!r} is {' and '.join(sorted(state.graph.ops[name].positions))} only on the path of a "
+                    "later calibration batch; give a batch that takes that path first, or name the op's precision"
+                )
+            reset(model, state, name)
+        keys = [key for name in new if (key := state.graph.ops[name].info.key) not in state.config.op] + changed
         added = {key: resolved.op[key] for key in keys if key in resolved.op}
         sources = {key: resolved.sources[key] for key in added if key in resolved.sources}
         config, known = state.config, dict(state.config.sources)
