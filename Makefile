@@ -6,8 +6,6 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-# Builds of torch for the CPU alone: the default index's build for Linux brings gigabytes of CUDA.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 TORCH := $(shell grep '^torch==' constraints.txt)
 RUN := $(VENV)/bin/python
@@ -19,13 +17,13 @@ READY := $(VENV)/.ready
 
 setup: $(READY)
 
-# torch comes first, so that nothing else that wants it chooses the build.
+# torch comes first, so that nothing else that wants it chooses the build. Which build that is, pip's settings say:
+# with PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu it is the one for the CPU alone.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.11 ..." >&2; exit 2; }
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --no-deps '$(TORCH)+cpu' 2>/dev/null || \
-		$(PIP) install --no-deps -c constraints.txt --extra-index-url $(TORCH_INDEX) '$(TORCH)'
+	$(PIP) install -c constraints.txt '$(TORCH)'
 	$(PIP) install -c constraints.txt -e '.[demo,test,lint]'
 	@touch $@
 

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import torch
-from report import Report, parser
 from timing import interleaved
 
 import subbyte
+from report import Report, parser
 from subbyte.numerics import pack, unpack
 
 LIMIT = 1.5
@@ -52,7 +52,9 @@ def _throughput(report: Report, *, quick: bool) -> None:
         times = interleaved(functions, rounds=3 if quick else 9, warmup=1)
         speeds = [f"{count / times[name].median / 1e9:.2f}" for name in functions]
         rows.append([str(bits), *speeds, *(times[name].milliseconds() for name in functions)])
-    report.text(f"{count:,} random codes (seed {SEED}); a code counts as one byte, as `QuantizedTensor.codes` gives it.")
+    report.text(
+        f"{count:,} random codes (seed {SEED}); a code counts as one byte, as `QuantizedTensor.codes` gives it."
+    )
     report.table(
         "Throughput",
         ["bits", "pack, GB/s", "unpack, GB/s", "pack, ms: median (quartiles)", "unpack, ms: median (quartiles)"],

@@ -7,19 +7,21 @@ batch of each. Drops are against float, sample by sample.
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
-import networks
 import torch
-from networks import Network
-from report import Report, parser
 from rich.progress import track
 from torch import Tensor, nn
 
+import networks
 import subbyte
+from networks import Network
+from report import Report, parser
 from subbyte import PostTrainingQuantConfig
 
 PRECISIONS = ("w8a8", "w6a6", "w4a8", "w4a4", "w3a3", "w2a2", "wbint1a8")
 ALGORITHMS = ("minmax", "kl", "mse", "percentile")
+QUICK_PRECISIONS, QUICK_ALGORITHMS = ("w8a8", "w4a4", "wbint1a8"), ("minmax", "mse")
 FIRST_LAST = ("int8", None)
 TOP1_LIMIT = 0.3  # points that w8a8 may lose
 SEED = 0
@@ -52,31 +54,33 @@ class Figures:
 def main() -> None:
     arguments = parser(__doc__)
     networks.add_arguments(arguments)
-    arguments.add_argument("--precision", nargs="+", default=PRECISIONS, help="shorthands (%(default)s)")
-    arguments.add_argument("--algorithm", nargs="+", default=ALGORITHMS, help="of calibration (%(default)s)")
+    arguments.add_argument("--precision", nargs="+", help=f"shorthands, printed only ({', '.join(PRECISIONS)})")
+    arguments.add_argument("--algorithm", nargs="+", help=f"printed only ({', '.join(ALGORITHMS)})")
     options = arguments.parse_args()
+    precisions = options.precision or (QUICK_PRECISIONS if options.quick else PRECISIONS)
+    algorithms = options.algorithm or (QUICK_ALGORITHMS if options.quick else ALGORITHMS)
+    in_part = options.quick or options.precision or options.algorithm
     network = networks.load(options.network, options.data, quick=options.quick, seed=SEED)
     title = f"Post-training accuracy of {network.name}"
-    report = Report(f"post_training_accuracy_{network.name}", title, quick=options.quick)
+    report = Report(f"post_training_accuracy_{network.name}", title, quick=bool(in_part))
     start = time.perf_counter()
     float_figures = judge(network.model, network)
     report.text(f"{network.data[0].upper()}{network.data[1:]}; seed {SEED}. Metric: {network.metric}.")
     report.text(
-        "The algorithm finds the ranges of weights and activations alike (bint1 weights always have mean_abs); residual "
-        "adds, and first and last layers where they are int8, keep minmax. A cell: the metric, its change from fp32, "
-        "and the standard error of that change, paired."
+        "The algorithm finds the ranges of weights and activations alike (bint1 weights always have mean_abs); adds "
+        "of shortcuts, and first and last layers where they are int8, keep minmax. A cell: the metric, its change from "
+        "fp32, and the standard error of that change, paired."
     )
-    jobs = [(precision, algorithm, ends) for ends in FIRST_LAST for precision in options.precision
-            for algorithm in options.algorithm]  # fmt: skip
+    jobs = [(*job, ends) for ends in FIRST_LAST for job in product(precisions, algorithms)]
     results = {job: _quantized(network, *job) for job in track(jobs, "quantizing", transient=True)}
     for ends in FIRST_LAST:
-        rows = [["fp32", *[f"{float_figures.metric:.{_digits(network)}f}"] * len(options.algorithm)]]
-        for precision in options.precision:
-            figures = [results[precision, algorithm, ends] for algorithm in options.algorithm]
+        rows = [["fp32", *[f"{float_figures.metric:.{_digits(network)}f}"] * len(algorithms)]]
+        for precision in precisions:
+            figures = [results[precision, algorithm, ends] for algorithm in algorithms]
             rows.append([precision, *(_cell(each, float_figures, network) for each in figures)])
         heading = f"First and last layer {ends}" if ends else "First and last layer like the rest"
-        report.table(heading, ["precision", *options.algorithm], rows)
-    if network.metric.startswith("top-1") and "w8a8" in options.precision:
+        report.table(heading, ["precision", *algorithms], rows)
+    if network.metric.startswith("top-1") and "w8a8" in precisions:
         _judge_w8a8(report, results, float_figures)
     report.text(f"Took {time.perf_counter() - start:.0f} s.")
     report.save()
@@ -123,9 +127,7 @@ def _digits(network: Network) -> int:
     return 2 if network.metric.startswith("top-1") else 3
 
 
-def _judge_w8a8(
-    report: Report, results: dict[tuple[str, str, str | None], Figures], reference: Figures
-) -> None:
+def _judge_w8a8(report: Report, results: dict[tuple[str, str, str | None], Figures], reference: Figures) -> None:
     changes = {
         f"{algorithm}{f', first and last {ends}' if ends else ''}": figures.change_from(reference)[0]
         for (precision, algorithm, ends), figures in results.items()

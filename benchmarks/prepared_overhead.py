@@ -3,12 +3,12 @@
 The converted model, which unpacks its weights at every forward, is timed for information.
 """
 
-import networks
 import torch
-from report import Report, parser
 from timing import interleaved
 
+import networks
 import subbyte
+from report import Report, parser
 
 LIMIT = 1.5
 CONFIGS = ("w8a8", "w4a4")
@@ -23,8 +23,7 @@ def main() -> None:
     network = networks.load(options.network, options.data, quick=options.quick)
     report = Report("prepared_overhead", f"Eval forward of prepared {network.name}", quick=options.quick)
     prepared = {
-        config: subbyte.prepare(network.model, config, network.calibration, first_last="int8")
-        for config in CONFIGS
+        config: subbyte.prepare(network.model, config, network.calibration, first_last="int8") for config in CONFIGS
     }
     models = {"float": network.model, **prepared}
     models |= {f"{config} converted": subbyte.convert(model) for config, model in prepared.items()}
@@ -44,9 +43,7 @@ def main() -> None:
         "Models are called in turn in one run under no_grad; input only is channels_last. First and last layer int8."
     )
     report.table("Forward", ["input and model", "ms: median (quartiles)", "over float"], rows)
-    report.goal(
-        f"prepared forward at most {LIMIT} times float", f"{worst:.2f} times at the worst", met=worst <= LIMIT
-    )
+    report.goal(f"prepared forward at most {LIMIT} times float", f"{worst:.2f} times at the worst", met=worst <= LIMIT)
     report.save()
 
 

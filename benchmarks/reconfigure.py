@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-import networks
 import torch
-from report import Report, parser
 from timing import interleaved
 from torch import nn
 
+import networks
 import subbyte
+from report import Report, parser
 from subbyte import QuantParams, TensorSpec
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.quantizer import Quantizer

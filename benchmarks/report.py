@@ -28,7 +28,7 @@ class Report:
     Args:
         name: of the markdown file.
         title: its heading.
-        quick: print only.
+        quick: print only, since it was not the whole benchmark.
     """
 
     def __init__(self, name: str, title: str, *, quick: bool = False) -> None:
@@ -36,7 +36,7 @@ class Report:
         self.quick = quick
         self.lines = [f"# {title}", ""]
         self.console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
-        self.console.print(f"[bold]{title}[/bold]{' (quick)' if quick else ''}")
+        self.console.print(f"[bold]{title}[/bold]{' (in part: not written)' if quick else ''}")
 
     def text(self, sentence: str) -> None:
         """A paragraph."""

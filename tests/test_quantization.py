@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from networks import ResidualNet, ResNetCifar, randomized, seeded
 from torch import nn
 
 import subbyte
+from networks import ResidualNet, ResNetCifar, randomized, seeded
 from subbyte import CalibrationError, ConfigError, ModelError, OpConfig, TensorSpec, TuneConfig, quantization
 from subbyte.config import PostTrainingQuantConfig
 
@@ -72,7 +72,7 @@ def test_weight_only_needs_no_data_and_leaves_the_rest_float(
     assert {activation for _, activation in _dtypes(converted).values()} == {"fp32"}
 
 
-def test_forms_of_a_request_agree(model: nn.Module, images: torch.Tensor, tmp_path) -> None:  # noqa: ANN001
+def test_forms_of_a_request_agree(model: nn.Module, images: torch.Tensor, tmp_path) -> None:
     recipe = tmp_path / "config.yaml"
     recipe.write_text("precision: w4a8\nfirst_last: int8\n")
     by_dict = {"precision": "w4a8", "first_last": "int8"}
@@ -106,7 +106,7 @@ def test_float_model_is_left_as_it_was(model: nn.Module, images: torch.Tensor) -
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_users_own_type_works_everywhere(model: nn.Module, images: torch.Tensor, tmp_path) -> None:  # noqa: ANN001
+def test_a_users_own_type_works_everywhere(model: nn.Module, images: torch.Tensor, tmp_path) -> None:
     capability = tmp_path / "mine.yaml"
     capability.write_text(
         "extends: pytorch_cpu\ndtypes:\n  user_apot3: {values: [-1, -0.5, -0.25, -0.125, 0.125, 0.25, 0.5, 1]}\n"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from networks import ResidualNet, UNet, randomized, seeded, tiny_transformer
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
 import subbyte
+from networks import ResidualNet, UNet, randomized, seeded, tiny_transformer
 from subbyte import CheckpointError, ModelError
 from subbyte.export import safe_file
 from subbyte.export.checkpoint import read_report
@@ -162,10 +162,16 @@ def test_only_converted_models_are_saved(tmp_path: Path, images: torch.Tensor) -
         subbyte.save(ResidualNet(), tmp_path / "model.safetensors")
 
 
-def test_functional_ops_must_be_known_before_saving(tmp_path: Path) -> None:
-    quantized = subbyte.quantize(tiny_transformer("bert"), "w4a8:dynamic")
-    with pytest.raises(ModelError, match="run it once"):
-        subbyte.save(quantized, tmp_path / "model.safetensors")
+def test_functional_ops_that_no_forward_has_shown_are_found_after_loading(tmp_path: Path) -> None:
+    model = tiny_transformer("bert")
+    batch = {"input_ids": torch.randint(0, 64, (2, 8), generator=torch.Generator().manual_seed(0))}
+    quantized = subbyte.quantize(model, "w4a8:dynamic")
+    subbyte.save(quantized, tmp_path / "model.safetensors")
+    loaded = subbyte.load(tmp_path / "model.safetensors", model)
+    with torch.no_grad():
+        assert torch.equal(loaded(**batch)[0], quantized(**batch)[0])
+    types = {row["type"]: row["activation_dtype"] for row in subbyte.summary(loaded).rows}
+    assert types["scaled_dot_product_attention"] == "uint8"
 
 
 def test_values_that_stayed_float_are_the_saved_ones(checkpoint: Path, images: torch.Tensor) -> None:

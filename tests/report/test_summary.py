@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from networks import ResidualNet, randomized, seeded
 from torch import nn
 
 import subbyte
+from networks import ResidualNet, randomized, seeded
 from subbyte import ConfigError
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from subbyte.adaptor.pytorch.attach import attach
 from subbyte.adaptor.pytorch.convert import finish, install
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
-from subbyte.adaptor.pytorch.prepare import check_float
+from subbyte.adaptor.pytorch.prepare import check_float, find_later
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
 from subbyte.adaptor.pytorch.state import hold, state_of
 from subbyte.adaptor.pytorch.weight import PackedWeight
@@ -20,7 +20,7 @@ from subbyte.export.header import state_from, state_header
 from subbyte.export.safe_file import read, write
 from subbyte.numerics import QuantizedTensor
 from subbyte.report import summary
-from subbyte.spec import TensorSpec
+from subbyte.spec import OpConfig, TensorSpec
 
 
 def save(model: nn.Module, path: str | Path) -> None:
@@ -35,9 +35,6 @@ def save(model: nn.Module, path: str | Path) -> None:
     state = state_of(model)
     if not state.converted:
         raise ModelError("only a converted model is saved; call subbyte.convert(model) first")
-    scope = getattr(model, "functional_scope", None)
-    if scope is not None and scope.before_first is not None:
-        raise ModelError("this model was quantized without data; run it once, so that its functional ops are known")
     tensors, aliases = _without_aliases(model.state_dict())
     report = summary(model)
     header = state_header(state) | {
@@ -71,6 +68,7 @@ def load(path: str | Path, float_model: nn.Module) -> nn.Module:
     device = next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
     attach(model, state, list(state.graph.ops), calibrate_weights=False)
     tensors |= {alias: tensors[name] for alias, name in header["aliases"].items()}
+    find_later(model, state, {name: OpConfig.from_dict(values) for name, values in header["found_later"].items()})
     _install_weights(model, tensors, header["weights"])
     finish(model, state)
     hold(model, state)

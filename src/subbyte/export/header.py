@@ -24,6 +24,7 @@ def state_header(state: QuantizationState) -> dict[str, Any]:
         "sources": [[*key, dict(sources)] for key, sources in state.config.sources.items()],
         "ops": [_op_values(op) for op in state.graph],
         "order": state.graph.order,
+        "found_later": {name: config.to_dict() for name, config in (state.found_later or {}).items()},
         "weight_sqnr": state.weight_sqnr,
         "activation_sqnr": state.activation_sqnr,
     }

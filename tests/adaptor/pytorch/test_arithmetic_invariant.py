@@ -7,10 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from integer_oracle import check_model, codes_and_params, expected, recorded
-from networks import ResidualNet, ResNetCifar, UNet, randomized, seeded, tune_config
 from torch import Tensor, nn
 
 import subbyte
+from networks import ResidualNet, ResNetCifar, UNet, randomized, seeded, tune_config
 from subbyte import TensorSpec
 
 WEIGHTS = [f"{sign}int{bits}" for bits in range(1, 9) for sign in ("", "u")]

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 from integer_oracle import check_model
-from networks import randomized, seeded, tune_config
 from torch import Tensor, nn
 
 import subbyte
+from networks import randomized, seeded, tune_config
 from subbyte import TensorSpec
 
 ACTIVATION = TensorSpec("uint6", "asym")

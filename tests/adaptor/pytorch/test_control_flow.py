@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import randomized, seeded
 from torch import Tensor, nn
 
 import subbyte
+from networks import randomized, seeded
 
 POSITIVE = seeded((3, 6)).abs()
 
@@ -239,7 +239,7 @@ class EarlyExit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.body(self.stem(x))
-        return self.head(y) if float(x.sum()) > 0 else y
+        return self.head(y) if float(x.sum()) > 0 else y.tanh()
 
 
 def test_an_op_that_turns_out_to_be_last_is_no_silent_exception() -> None:

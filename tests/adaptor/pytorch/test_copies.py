@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from networks import ResidualNet, ResNetCifar, randomized, seeded, tiny_transformer
 from torch import Tensor, nn
 
 import subbyte
+from networks import ResidualNet, ResNetCifar, randomized, seeded, tiny_transformer
 
 X = seeded((2, 3, 7, 6))
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from integer_oracle import codes_and_params
-from networks import randomized, seeded
 from torch import Tensor, nn
 
 import subbyte
+from networks import randomized, seeded
 
 
 class Two(nn.Module):

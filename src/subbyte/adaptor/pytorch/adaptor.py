@@ -73,5 +73,9 @@ class _Resolver:
     config: Any
     first_last: str | None
 
-    def __call__(self, ops: Sequence[OpInfo]) -> TuneConfig:
+    @property
+    def fusions(self) -> tuple[tuple[str, ...], ...]:
+        return self.capability.fusions
+
+    def __call__(self, ops: Sequence[OpInfo], /) -> TuneConfig:
         return resolve(self.capability, ops, self.config, self.first_last)

@@ -60,6 +60,9 @@ def reset(model: nn.Module, state: QuantizationState, name: str) -> None:
 
 
 def _has_functional(state: QuantizationState) -> bool:
+    # Of a model with static activations a way not yet seen may hold some: it must not run float unnoticed.
+    if any(_is_quantized(config) and config.quant_mode == "static" for config in state.config.op.values()):
+        return True
     functions = (op for op in state.graph if op.kind == "function" and op.quantizable)
     return any(_is_quantized(state.requested(op.info.key)) for op in functions)
 
@@ -156,7 +159,8 @@ def _attach_functions(model: nn.Module, state: QuantizationState) -> None:
         elif not isinstance(module, QuantizedModule | FloatModule):
             swap(module, FloatModule)
     # The model itself sees the functions of modules that had none when they were recorded.
-    for name in {"", *state.graph.order}:
+    root = set() if isinstance(model, QuantizedModule | FloatModule) else {""}
+    for name in root | set(state.graph.order):
         scope = scope_of(model, state, name)
         scope.active, scope.order = True, state.graph.order.get(name, [])
 

@@ -68,6 +68,7 @@ def finish(model: nn.Module, state: QuantizationState) -> None:
     for quantizer in state.static_quantizers():
         quantizer.statistics = quantizer.algorithm.statistics(quantizer.spec)
     state.converted = True
+    model.eval()  # new modules too
 
 
 def _pack(module: Any, packed: Packed) -> tuple[PackedWeight, Tensor | None, Tensor | None]:

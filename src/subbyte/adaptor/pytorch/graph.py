@@ -35,6 +35,7 @@ class Op:
         positions: `first`, `last`.
         macs: multiply-accumulates for one sample.
         norm: the BatchNorm that follows it and nothing else, or empty.
+        fused: whether it is computed as part of the op before it (see `fuse`).
     """
 
     name: str
@@ -47,6 +48,7 @@ class Op:
     depthwise: bool = False
     macs: int = 0
     norm: str = ""
+    fused: bool = False
 
     @property
     def info(self) -> OpInfo:
@@ -54,7 +56,8 @@ class Op:
 
     @property
     def quantizable(self) -> bool:
-        return self.kind == "module" or any(call.quantizable for call in self.calls)
+        """Whether it is an op that configuration speaks of."""
+        return not self.fused and (self.kind == "module" or any(call.quantizable for call in self.calls))
 
     def joined(self, other: "Op") -> "Op":
         """This op with what another forward adds to it."""
@@ -65,6 +68,7 @@ class Op:
             positions=self.positions | other.positions,
             macs=self.macs or other.macs,
             norm=self.norm if self.calls else other.norm,
+            fused=self.fused if self.calls else other.fused,
         )
 
 

@@ -43,6 +43,8 @@ class InputQuantizers:
         if torch.compiler.is_compiling():
             return self._only()
         site = call_site()
+        if not site and len(self.by_site) == 1:  # the user calls the layer itself
+            return self._only()
         if site not in self.by_site:
             raise UnseenOpError(
                 f"op {self.name!r} is called from {site or 'outside a module'}, which no calibration batch did; "

@@ -14,12 +14,13 @@ from subbyte.adaptor.pytorch.calibrate import calibrate
 from subbyte.adaptor.pytorch.convert import convert_in_place
 from subbyte.adaptor.pytorch.discovery import discover, module_op, quantizable_modules
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
+from subbyte.adaptor.pytorch.fusion import fuse
 from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.progress import progress
-from subbyte.adaptor.pytorch.recording import Recording, Resolver
+from subbyte.adaptor.pytorch.recording import FoundLater, Recording, Resolver, functional_types
 from subbyte.adaptor.pytorch.state import QuantizationState, hold, is_quantized
 from subbyte.errors import CalibrationError, ModelError
-from subbyte.spec import TuneConfig
+from subbyte.spec import OpConfig, OpInfo, TuneConfig
 
 
 def prepare(model: nn.Module, resolve: Resolver, data: Any = None, limit: int | None = None) -> nn.Module:
@@ -62,20 +63,24 @@ def _prepare(prepared: nn.Module, model: nn.Module, resolve: Resolver, data: Any
     first = None if stream is None else next(stream)
     names: dict[tuple[str, str, str], str] = {}
     graph = static_graph(prepared) if first is None else discover(prepared, first, names)
+    fuse(graph, prepared, resolve.fusions)
     if not graph.ops:
         raise ModelError("the model has no op that can be quantized")
-    config = resolve([op.info for op in graph if op.quantizable])
-    state = QuantizationState(config, graph, model_bytes(model), fingerprint(model))
+    found = [op.info for op in graph if op.quantizable]
+    config = resolve(found if first is not None else [*found, *functional_types()])
+    found_later: dict[str, OpConfig] = {}
     if first is None:
+        config, found_later = _split(config, found)
         _check_needs_no_data(config)
+    state = QuantizationState(config, graph, model_bytes(model), fingerprint(model))
     attach(prepared, state, list(graph.ops))
     device = next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
     hold(prepared, state.to(device))
-    recording = Recording(state, resolve, names)
     if first is not None and stream is not None:
+        recording = Recording(state, resolve, names)
         calibrate(prepared, recording, progress(chain([first], stream), _length(data), "calibrating"))
-    elif any(op.quant_mode == "dynamic" for op in config.op.values()):
-        scope_of(prepared, state, "").before_first = recording.before_first
+    else:
+        find_later(prepared, state, found_later)
     state.train(prepared.training)
     state.run.phase = "quantize"
     return prepared
@@ -113,6 +118,22 @@ def static_graph(model: nn.Module) -> Graph:
 def model_bytes(model: nn.Module) -> int:
     """Bytes of all parameters and buffers, shared ones once."""
     return sum(tensor.nbytes for tensor in chain(model.parameters(), model.buffers()))
+
+
+def find_later(model: nn.Module, state: QuantizationState, by_type: dict[str, OpConfig]) -> None:
+    """Let the first forward of a model without data find the functional ops that get something."""
+    if by_type:
+        state.found_later = by_type
+        scope_of(model, state, "").before_first = FoundLater(by_type).before_first
+
+
+def _split(config: TuneConfig, found: list[OpInfo]) -> tuple[TuneConfig, dict[str, OpConfig]]:
+    """The configuration of ops that are known, and of the types of those that are not."""
+    keys = {op.key for op in found}
+    later = {op_type: given for (name, op_type), given in config.op.items() if (name, op_type) not in keys}
+    kept = {key: given for key, given in config.op.items() if key in keys}
+    sources = {key: given for key, given in config.sources.items() if key in keys}
+    return TuneConfig(kept, sources), {op_type: given for op_type, given in later.items() if not given.is_float}
 
 
 def _check_needs_no_data(config: TuneConfig) -> None:

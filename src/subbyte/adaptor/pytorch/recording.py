@@ -1,19 +1,30 @@
 """What a quantized model learns of its ops, forward by forward."""
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
 from subbyte.adaptor.pytorch.attach import attach, reset
 from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.discovery import discover
-from subbyte.adaptor.pytorch.state import QuantizationState
+from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_TYPES
+from subbyte.adaptor.pytorch.fusion import Fusions, fuse
+from subbyte.adaptor.pytorch.state import QuantizationState, state_of
 from subbyte.errors import ConfigError
-from subbyte.spec import OpInfo, OpKey, TuneConfig
+from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
 
-Resolver = Callable[[Sequence[OpInfo]], TuneConfig]
+
+class Resolver(Protocol):
+    """From the ops that were found to what each gets."""
+
+    @property
+    def fusions(self) -> Fusions:
+        """The sequences of op types that run as one."""
+        ...
+
+    def __call__(self, ops: Sequence[OpInfo], /) -> TuneConfig: ...
 
 
 @dataclass
@@ -35,6 +46,7 @@ class Recording:
         phase, self.state.run.phase = self.state.run.phase, "bypass"
         try:
             found = discover(model, batch, self.names)
+            fuse(found, model, self.resolve.fusions)
         finally:
             self.state.run.phase = phase
         if functions_only:  # modules stay as they are: a BatchNorm that was not folded runs by itself
@@ -45,11 +57,6 @@ class Recording:
         self._configure(model, new, unreached)
         attach(model, self.state, [name for name in new if not functions_only or ops[name].kind == "function"])
         return bool(new)
-
-    def before_first(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Find the functional ops of a model that was quantized without data."""
-        self.learn(model, Batch(args, kwargs), functions_only=True)
-        self.state.train(model.training)
 
     def _configure(self, model: nn.Module, new: Sequence[str], unreached: Set[OpKey]) -> None:
         """Add to the configuration what newly found ops get, and what ones that no forward had reached get now.
@@ -72,3 +79,30 @@ class Recording:
         sources = {key: resolved.sources[key] for key in added if key in resolved.sources}
         config, known = state.config, dict(state.config.sources)
         state.config = replace(config, op={**config.op, **added}, sources={**known, **sources})
+
+
+@dataclass(frozen=True)
+class FoundLater:
+    """What the functional ops of a model quantized without data get, once its first forward has shown them.
+
+    Args:
+        by_type: op type -> configuration; the types that stay float are left out.
+    """
+
+    by_type: Mapping[str, OpConfig]
+    fusions: tuple[tuple[str, ...], ...] = ()
+
+    def __call__(self, ops: Sequence[OpInfo], /) -> TuneConfig:
+        return TuneConfig({op.key: self.by_type[op.type] for op in ops if op.type in self.by_type})
+
+    def before_first(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record the model's first forward and quantize the functional ops on it."""
+        state = state_of(model)
+        state.found_later = None
+        Recording(state, self, {}).learn(model, Batch(args, kwargs), functions_only=True)
+        state.train(model.training)
+
+
+def functional_types() -> list[OpInfo]:
+    """An op of each functional type, to ask what those that are found later will get."""
+    return [OpInfo(f"{name} (found later)", name, op.role) for name, op in FUNCTIONAL_TYPES.items()]

@@ -10,7 +10,7 @@ from subbyte.adaptor.pytorch.phase import Run
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer, DynamicQuantizer, InputQuantizer
 from subbyte.adaptor.pytorch.swap import Swapped
 from subbyte.errors import ModelError
-from subbyte.spec import OpKey, TensorSpec, TuneConfig
+from subbyte.spec import OpConfig, OpKey, TensorSpec, TuneConfig
 
 STATE = "subbyte_state"
 
@@ -33,6 +33,7 @@ class QuantizationState(nn.Module):
         self.fingerprint = fingerprint
         self.run = Run()
         self.converted = False
+        self.found_later: dict[str, OpConfig] | None = None  # by type, until the first forward of a model without data
         self.quantizers = nn.ModuleDict()
         self.weight_sqnr: dict[str, float] = {}
         self.activation_sqnr: dict[str, float] = {}

@@ -1,0 +1,218 @@
+"""What one forward tells: names and types, first and last, depthwise, BatchNorm partners, costs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import subbyte
+from networks import ResidualNet, ResNetCifar, UNet, randomized, seeded
+
+X = seeded((2, 3, 8, 8))
+
+
+def ops(model: nn.Module, x: Any = X) -> dict[str, Any]:
+    return subbyte.prepare(randomized(model), "w8a8", [x]).subbyte_state.graph.ops
+
+
+def at(model: nn.Module, position: str, x: Any = X) -> set[str]:
+    return {name for name, op in ops(model, x).items() if position in op.positions}
+
+
+def test_names_and_types_are_those_of_the_seed_documents() -> None:
+    model = ResNetCifar(8, 4)
+    capability = subbyte.query_fw_capability(model, X)
+    keys = list(capability["opwise"])
+    assert keys[:3] == [("conv1", "Conv2d"), ("layer1.0.conv1", "Conv2d"), ("layer1.0.conv2", "Conv2d")]
+    assert keys[3] == ("layer1.0.add", "add")
+    assert keys[-1] == ("linear", "Linear")
+    assert set(capability["optypewise"]) == {"Conv2d", "add", "Linear"}
+    assert not any("bn" in name for name, _ in keys)
+
+
+def test_capability_of_a_model_without_data_knows_its_modules() -> None:
+    capability = subbyte.query_fw_capability(ResNetCifar(8, 4))
+    assert ("layer3.0.conv2", "Conv2d") in capability["opwise"]
+    assert all(kind != "add" for _, kind in capability["opwise"])
+    entries = capability["opwise"]["conv1", "Conv2d"]
+    assert {entry["precision"] for entry in entries} >= {"int8", "int4"}
+    (int4,) = [e for e in entries if e["precision"] == "int4" and e["quant_mode"] == "static"]
+    assert "int4" in int4["weight"]["dtype"]
+
+
+class Branched(nn.Module):
+    """Two stems read the input, one through a pooling; two heads and a side output leave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(3, 4, 1)
+        self.body = nn.Conv2d(4, 4, 3, padding=1)
+        self.head, self.side = nn.Linear(4, 2), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        y = self.left(x) + self.right(F.avg_pool2d(x, 3, 1, 1) / 2)
+        y = F.relu(self.body(F.relu(y)))
+        return {"side": [self.side(y).sigmoid()], "main": self.head(y.mean((2, 3)))}
+
+
+def test_first_and_last_go_by_data_flow() -> None:
+    assert at(Branched(), "first") == {"left", "right"}
+    assert at(Branched(), "last") == {"head", "side"}
+    assert at(UNet(4), "first") == {"down0.0"}
+    assert at(UNet(4), "last") == {"head"}
+
+
+class Skipping(nn.Module):
+    """The input skips to the end, and so does the value of an early op."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x)
+        return self.c(torch.cat([self.b(y), x], 1)[:, :3]) + y
+
+
+def test_skips_of_input_and_output_count() -> None:
+    assert at(Skipping(), "first") == {"a", "c"}
+    assert at(Skipping(), "last") == {"a", "c"}
+
+
+def test_a_single_op_is_first_and_last() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.ReLU())
+    assert at(model, "first") == at(model, "last") == {"1"}
+    root = nn.Linear(6, 4)
+    assert ops(root, seeded((2, 6)))[""].positions == {"first", "last"}
+
+
+def test_depthwise_is_seen_and_can_be_constrained() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 8, 3, groups=2), nn.Conv2d(8, 4, 1)
+    )
+    assert [op.depthwise for op in ops(model).values()] == [False, True, False, False]
+    capability = {
+        "extends": "pytorch_cpu",
+        "version": {"name": "dla"},
+        "capabilities": {},
+        "constraints": [{"where": {"op": "Conv2d", "depthwise": True}, "precision": "int8"}],
+    }
+    rows = subbyte.summary(
+        subbyte.quantize(randomized(model), "w4a4", X, capability=subbyte.load_capability(capability))
+    ).rows
+    assert [row["weight_dtype"] for row in rows] == ["int4", "int8", "int4", "int4"]
+
+
+def test_macs_are_for_one_sample() -> None:
+    for batch in (1, 4):
+        found = ops(ResidualNet(), seeded((batch, 3, 8, 8)))
+        assert found["conv1"].macs == 64 * 6 * 3 * 9
+        assert found["conv2"].macs == 64 * 6 * 6 * 9
+        assert found["linear"].macs == 30
+
+
+class Norms(nn.Module):
+    def __init__(self, way: Callable[..., Any]) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.other = nn.Conv2d(3, 4, 1)
+        self.way = way
+
+    def forward(self, x: Tensor) -> Any:
+        return self.way(self, x)
+
+
+def returned(m: Any, x: Tensor) -> Any:
+    y = m.conv(x)
+    return m.norm(y), y
+
+
+def read_twice(m: Any, x: Tensor) -> Tensor:
+    y = m.conv(x)
+    return m.norm(y) + y
+
+
+def read_by_a_method(m: Any, x: Tensor) -> Tensor:
+    y = m.conv(x)
+    return m.norm(y) * float(y.mean())
+
+
+def conv_twice(m: Any, x: Tensor) -> Tensor:
+    return m.norm(m.conv(x)) + m.conv(2 * x)
+
+
+def norm_twice(m: Any, x: Tensor) -> Tensor:
+    return m.norm(m.conv(x)) + m.norm(m.other(x))
+
+
+def through_relu(m: Any, x: Tensor) -> Tensor:
+    return m.norm(F.relu(m.conv(x)))
+
+
+def written_after(m: Any, x: Tensor) -> Tensor:
+    y = m.conv(x)
+    y += 1.0
+    return m.norm(y)
+
+
+def viewed(m: Any, x: Tensor) -> Tensor:
+    y = m.conv(x)
+    z = m.norm(y)
+    return z + y.detach()
+
+
+@pytest.mark.parametrize(
+    "way", [returned, read_twice, read_by_a_method, conv_twice, norm_twice, through_relu, written_after, viewed]
+)
+def test_batch_norm_is_not_folded_where_others_see_what_it_reads(way: Callable[..., Any]) -> None:
+    model = randomized(Norms(way))
+    prepared = subbyte.prepare(model, "w8a8", X)
+    assert all(not op.norm for op in prepared.subbyte_state.graph)
+    _assert_near(model, prepared)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda m, x: m.norm(m.conv(x)),
+        lambda m, x: F.relu_(m.norm(m.conv(x))),
+        lambda m, x: (m.norm(m.conv(x)), m.other(x)),
+    ],
+)
+def test_batch_norm_is_folded_where_it_alone_reads(way: Callable[..., Any]) -> None:
+    model = randomized(Norms(way))
+    prepared = subbyte.prepare(model, "w8a8", X)
+    assert prepared.subbyte_state.graph.ops["conv"].norm == "norm"
+    _assert_near(model, prepared)
+
+
+def test_odd_batch_norms() -> None:
+    """Without statistics it normalises by the batch, so it cannot fold; without affine it can."""
+    for norm, folds in ((nn.BatchNorm2d(4, track_running_stats=False), False), (nn.BatchNorm2d(4, affine=False), True)):
+        model = randomized(ResidualNet(4))
+        model.bn1 = norm.eval()
+        if folds:
+            norm.running_mean.uniform_(-1, 1)
+            norm.running_var.uniform_(0.5, 2)
+        prepared = subbyte.prepare(model, "w8a8", X)
+        assert bool(prepared.subbyte_state.graph.ops["conv1"].norm) is folds
+        _assert_near(model, prepared)
+
+
+def _assert_near(model: nn.Module, prepared: nn.Module) -> None:
+    with torch.no_grad():
+        want, got, last = model(X), prepared(X), subbyte.convert(prepared)(X)
+    for a, b, c in zip(*((y if isinstance(y, tuple) else (y,)) for y in (want, got, last)), strict=True):
+        assert (a - b).abs().max() < 0.05 * a.abs().max()
+        assert torch.equal(b, c)
+
+
+def test_modules_that_never_run_are_quantized_all_the_same() -> None:
+    model = randomized(Norms(lambda m, x: m.norm(m.conv(x))))
+    prepared = subbyte.prepare(model, "w4a4", X)
+    assert subbyte.weights(prepared)["other"].spec.dtype.name == "int4"
+    with pytest.raises(subbyte.UnseenOpError, match="other"):
+        prepared.other(X)

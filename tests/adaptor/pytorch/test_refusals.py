@@ -1,0 +1,95 @@
+"""Models that cannot be quantized are refused before anything happens to them."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+
+import subbyte
+from networks import ResidualNet, randomized, seeded
+
+X = seeded((2, 3, 7, 6))
+
+
+def refused(model: Any, match: str, config: str = "w4a4", data: Any = X) -> None:
+    for call in (subbyte.prepare, subbyte.quantize):
+        with pytest.raises(subbyte.ModelError, match=match):
+            call(model, config, data)
+    with pytest.raises(subbyte.ModelError, match=match):
+        subbyte.query_fw_capability(model, data)
+
+
+@pytest.mark.parametrize("kind", ["prepare", "quantize"])
+def test_a_quantized_model_and_any_part_of_one(kind: str) -> None:
+    quantized = getattr(subbyte, kind)(randomized(ResidualNet()), "w4a4", X)
+    refused(quantized, "already")
+    refused(nn.Sequential(nn.Identity(), quantized), "already")
+    refused(nn.Sequential(quantized.conv2, nn.Conv2d(6, 3, 1)), "already")
+
+
+def test_a_forward_replaced_on_the_object() -> None:
+    model = ResidualNet()
+    model.conv1.forward = lambda x: x
+    refused(model, r"conv1.*forward")
+
+
+def test_parametrized_weights() -> None:
+    model = ResidualNet()
+    parametrizations.weight_norm(model.conv2)
+    refused(model, r"conv2.*parametriz")
+
+
+def test_what_is_no_module_or_has_no_ops() -> None:
+    refused("model", "Module")
+    refused(lambda x: x, "Module")
+    with pytest.raises(subbyte.ModelError, match="no op"):
+        subbyte.quantize(nn.Sequential(nn.ReLU()), "w4a4", X)
+
+
+def test_torchscript() -> None:
+    with pytest.warns(DeprecationWarning):
+        scripted = torch.jit.script(nn.Sequential(nn.Linear(3, 3)))
+    refused(scripted, "TorchScript")
+
+
+def test_embedding_that_rewrites_its_table() -> None:
+    model = nn.Sequential(nn.Embedding(5, 4, max_norm=1.0))
+    with pytest.raises(subbyte.ModelError, match="max_norm"):
+        subbyte.quantize(model, "w4")
+
+
+def test_convert_needs_a_prepared_model() -> None:
+    model = randomized(ResidualNet())
+    with pytest.raises(subbyte.ModelError, match="not quantized"):
+        subbyte.convert(model)
+    with pytest.raises(subbyte.ModelError, match="already"):
+        subbyte.convert(subbyte.quantize(model, "w4a4", X))
+    for call in (subbyte.summary, subbyte.weights):
+        with pytest.raises(subbyte.ModelError, match="not quantized"):
+            call(model)
+
+
+def test_static_activations_need_data() -> None:
+    with pytest.raises(subbyte.CalibrationError, match="data"):
+        subbyte.quantize(ResidualNet(), "w4a4")
+
+
+def test_nan_in_data_names_the_op() -> None:
+    bad = X.clone()
+    bad[0, 0, 0, 0] = torch.nan
+    with pytest.raises(subbyte.CalibrationError, match="conv1"):
+        subbyte.quantize(ResidualNet(), "w4a4", bad)
+
+
+def test_nan_in_a_weight_names_the_op() -> None:
+    model = ResidualNet()
+    model.conv2.weight.data[0, 0] = torch.inf
+    with pytest.raises(subbyte.CalibrationError, match="conv2"):
+        subbyte.quantize(model, "w4")
+
+
+def test_data_of_the_wrong_shape_is_one_clear_error() -> None:
+    with pytest.raises(subbyte.CalibrationError, match=r"batch 1.*\(2, 4, 7, 6\)"):
+        subbyte.quantize(ResidualNet(), "w4a4", [X, seeded((2, 4, 7, 6))])
