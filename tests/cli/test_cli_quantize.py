@@ -144,7 +144,6 @@ WRONG = [
     ({"model": "zoo.py:quantized"}, "recipe.yaml:1: model: the model is quantized already"),
     ({"model": "zoo.py:failing"}, "zoo.py:failing failed with RuntimeError: no disk (in "),
     ({"data": None}, "recipe.yaml:1: data: op '0' has static activations"),
-    ({"data": None, "config": "w4a8:dynamic"}, "give data"),
     ({"data": "zoo.py:nothing"}, "recipe.yaml:2: data: the calibration data is empty"),
     ({"data": "zoo.py:wrong_shape"}, "recipe.yaml:2: data: the model does not run on calibration batch 0"),
     ({"data": "zoo.py:some_then_failure"}, "recipe.yaml:2: data: zoo.py:some_then_failure failed with KeyError"),

@@ -55,7 +55,7 @@ def _run(recipe: RecipeFile) -> None:
     # Only now, so that a wrong request is told at once; the float model is as it was.
     before, after = measure(model), measure(quantized)
     output = recipe.beside(values.output)
-    _save(quantized, output, recipe)
+    save(quantized, output)
     out().print(summary(quantized))
     if before is not None:
         say(f"{values.evaluate}: {before:.6g} before, {after:.6g} after")
@@ -125,12 +125,3 @@ def _measure(recipe: RecipeFile) -> Callable[[nn.Module], float | None]:
             return float(evaluate(model))
 
     return measure
-
-
-def _save(quantized: nn.Module, output: Path, recipe: RecipeFile) -> None:
-    try:
-        save(quantized, output)
-    except ModelError as error:
-        if recipe.values.data is not None:
-            raise
-        raise ModelError(f"{recipe.path}: {error}; in a recipe: give data") from error
