@@ -54,9 +54,9 @@ class Network:
     score: Score
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--network` and `--data`."""
-    parser.add_argument("--network", choices=NETWORKS, default="resnet20", help="which network")
+def add_arguments(parser: argparse.ArgumentParser, names: Sequence[str] = ()) -> None:
+    """`--network`, one of `names` (all if empty), and `--data`."""
+    parser.add_argument("--network", choices=names or list(NETWORKS), default="resnet20", help="which network")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of networks and data (%(default)s)")
 
 
@@ -126,6 +126,7 @@ def _stories(name: str, data: Path, quick: bool, seed: int) -> Network:
     )
 
 
+IMAGE_NETWORKS = ("resnet20", "resnet32")
 _CIFAR = ("cifar10_train_jpeg.npz", "cifar10_test_jpeg.npz")
 NETWORKS: dict[str, tuple[tuple[str, ...], Callable[[str, Path, bool, int], Network]]] = {
     "resnet20": (("resnet20_cifar10.safetensors", *_CIFAR), _resnet),

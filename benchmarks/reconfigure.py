@@ -27,10 +27,10 @@ Change = tuple[Quantizer, TensorSpec, QuantParams]
 
 def main() -> None:
     arguments = parser(__doc__)
-    networks.add_arguments(arguments)
+    networks.add_arguments(arguments, networks.IMAGE_NETWORKS)
     options = arguments.parse_args()
     network = networks.load(options.network, options.data, quick=options.quick)
-    report = Report("reconfigure", f"Reconfiguring prepared {network.name}", quick=options.quick)
+    report = Report(f"reconfigure_{network.name}", f"Reconfiguring prepared {network.name}", quick=options.quick)
     calibration = network.calibration
     narrow = subbyte.prepare(network.model, "w4a4", calibration)
     wide = subbyte.prepare(network.model, "w8a8", calibration)

@@ -41,7 +41,7 @@ class Report:
     def text(self, sentence: str) -> None:
         """A paragraph."""
         self.console.print(sentence, markup=False)
-        self.lines += [sentence, ""]
+        self.lines += [*self._gap(), sentence, ""]
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """A table, the first column to the left and the others to the right."""
@@ -53,13 +53,17 @@ class Report:
         self.console.print(shown)
         rule = ["---", *["---:"] * (len(columns) - 1)]
         cells = [_row(columns), _row(rule), *map(_row, rows)]
-        self.lines += [f"## {title}", "", *cells, ""]
+        self.lines += [*self._gap(), f"## {title}", "", *cells, ""]
 
     def goal(self, wanted: str, got: str, *, met: bool) -> None:
         """What was to be reached, and what was."""
         line = f"{'met' if met else 'FELL SHORT'}: {wanted}: {got}"
         self.console.print(line, style="green" if met else "red", markup=False)
         self.lines += [f"* **{'met' if met else 'fell short'}**: {wanted}: {got}"]
+
+    def _gap(self) -> list[str]:
+        """The blank line that ends a list of goals."""
+        return [""] if self.lines[-1] else []
 
     def save(self) -> None:
         """Write `results/<name>.md`, unless this is a quick run."""
@@ -68,7 +72,9 @@ class Report:
             return
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"{self.name}.md"
-        path.write_text("\n".join([*self.lines, "", f"Run as `{_command()}` on {environment()}.", ""]), "utf8")
+        path.write_text(
+            "\n".join([*self.lines, *self._gap(), f"Run as `{_command()}` on {environment()}.", ""]), "utf8"
+        )
         self.console.print(f"written: {path.parent.name}/{path.name}")
 
 

@@ -1,5 +1,7 @@
 """summary and explain: what was asked, what is there, what it costs."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -51,7 +53,7 @@ def test_sqnr_falls_by_six_decibels_a_bit() -> None:
     for bits in (8, 6, 4):
         rows = {row["name"]: row for row in subbyte.summary(subbyte.quantize(model, f"w{bits}a{bits}", images)).rows}
         figures.append((rows["conv1"]["weight_sqnr"], rows["conv1"]["activation_sqnr"]))
-    for wide, narrow in zip(figures, figures[1:], strict=False):
+    for wide, narrow in pairwise(figures):
         assert [a - b for a, b in zip(wide, narrow, strict=True)] == pytest.approx([12, 12], abs=3)
 
 

@@ -1,7 +1,7 @@
 """Pure tensor functions: quantize, dequantize, fake-quantize, pack, and the arithmetic on codes."""
 
 from subbyte.numerics.blocks import block_axis, expand, scale_shape, to_blocks
-from subbyte.numerics.integer_first import EXACT_IN_FP32, accumulator, rescale
+from subbyte.numerics.integer_first import EXACT_IN_FP32, accumulator, rescale, without_autocast
 from subbyte.numerics.packing import pack, packed_size, unpack
 from subbyte.numerics.quantize import code_dtype, dequantize, fake_quantize, quantize
 from subbyte.numerics.quantized_tensor import QuantizedTensor
@@ -36,6 +36,7 @@ __all__ = [
     "register_scheme",
     "registered_schemes",
     "rescale",
+    "without_autocast",
     "scale_shape",
     "scheme_of",
     "sqnr",

@@ -4,6 +4,9 @@
 add, not contracted. fp32 holds sums of whole numbers exactly below 2^24; above, float64 does.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -18,6 +21,14 @@ def accumulator(bound: float, *, integer: bool) -> torch.dtype:
         integer: whether the factors are whole numbers; other sums are rounded in any case.
     """
     return torch.float64 if integer and bound >= EXACT_IN_FP32 else torch.float32
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Sums stay exact under torch.autocast, which would compute them in half precision."""
+    kind = device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()
 
 
 def rescale(total: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:

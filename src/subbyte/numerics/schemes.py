@@ -6,7 +6,6 @@ and `table[code]` for a codebook. Arithmetic is done on grid values; scales are 
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import pairwise
 
 import torch
@@ -168,17 +167,19 @@ class Codebook(Scheme):
         return spec.dtype.max_magnitude
 
 
-def affine_snap(x: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def affine_snap(x: Tensor, scale: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
     """`clamp(round_half_even(x / scale), low, high)`: grid values, with low = qmin - z and high = qmax - z.
 
-    A true division, then bounds as tensors: a change of either is a change of data. Equal to rounding,
-    adding the zero point, clamping to qmin..qmax and subtracting it again.
+    A true division. Bounds as tensors make a change of either a change of data; as numbers they are one pass over
+    memory less. Equal to rounding, adding the zero point, clamping to qmin..qmax and subtracting it again.
     """
     y = x / scale
     if torch.compiler.is_compiling() or (torch.is_grad_enabled() and y.requires_grad):
-        return torch.minimum(torch.maximum(torch.round(y), low), high)
+        return torch.clamp(torch.round(y), low, high)  # type: ignore[arg-type]
     # In place: fresh memory costs more than the arithmetic.
     y.round_()
+    if not isinstance(low, Tensor) or not isinstance(high, Tensor):
+        return y.clamp_(low, high)  # type: ignore[arg-type]
     torch.maximum(y, low, out=y)
     return torch.minimum(y, high, out=y)
 
@@ -195,7 +196,6 @@ def stored_scale(scale: Tensor, spec: TensorSpec) -> Tensor:
     return scale.clamp(limits.tiny, limits.max).to(narrow)
 
 
-@lru_cache(maxsize=64)
 def _sorted_table(values: tuple[float, ...]) -> tuple[list[float], list[int], list[float]]:
     order = sorted(range(len(values)), key=lambda code: (values[code], code))
     # Of the two zeros of a sign-magnitude table only the first code is ever written.

@@ -120,7 +120,7 @@ class Unrolled(nn.Module):
 def test_a_loop_is_one_place_however_often_it_runs() -> None:
     model = randomized(Unrolled())
     prepared = subbyte.prepare(model, "w8a8", [POSITIVE])
-    assert [name for name in rows(prepared)] == ["cell", "add", "tanh"]
+    assert list(rows(prepared)) == ["cell", "add", "tanh"]
     assert len(prepared.cell.input_quantizers.by_site) == 2
     for size in (0.1, 1.0):
         with torch.no_grad():
@@ -244,7 +244,7 @@ class EarlyExit(nn.Module):
 
 def test_an_op_that_turns_out_to_be_last_is_no_silent_exception() -> None:
     model = randomized(EarlyExit())
-    with pytest.raises(subbyte.ConfigError, match="'body' is last only .* first"):
+    with pytest.raises(subbyte.ConfigError, match=r"'body' is last only .* first"):
         subbyte.quantize(model, "w2a2", [POSITIVE, -POSITIVE], first_last="int8")
     found = rows(subbyte.quantize(model, "w2a2", [-POSITIVE, POSITIVE], first_last="int8"))
     assert [found[name]["weight_dtype"] for name in ("stem", "body", "head")] == ["int8"] * 3

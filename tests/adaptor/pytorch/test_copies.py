@@ -43,7 +43,10 @@ def everything(model: nn.Module) -> dict[str, Any]:
     }
     return {
         "state": state,
-        "modules": {name: (id(m), type(m), m.training, sorted(vars(m)), len(m._forward_hooks), len(m._forward_pre_hooks)) for name, m in model.named_modules()},
+        "modules": {
+            name: (id(m), type(m), m.training, sorted(vars(m)), len(m._forward_hooks), len(m._forward_pre_hooks))
+            for name, m in model.named_modules()
+        },
         "random": torch.get_rng_state(),
     }  # fmt: skip
 

@@ -89,6 +89,19 @@ def test_a_single_op_is_first_and_last() -> None:
     assert ops(root, seeded((2, 6)))[""].positions == {"first", "last"}
 
 
+@pytest.mark.parametrize("config", ["w8a8", "w8a8:dynamic", "w8"])
+def test_the_model_itself_may_be_the_op(config: str) -> None:
+    """It is called from wherever it is used, also from inside another model."""
+    model, x = randomized(nn.Linear(6, 4)), seeded((2, 6))
+    quantized = subbyte.quantize(model, config, x if config == "w8a8" else None)
+    with torch.no_grad():
+        want = quantized(x)
+        assert not torch.equal(want, model(x))
+        assert (want - model(x)).abs().max() < 0.05
+        assert torch.equal(nn.Sequential(nn.Identity(), quantized)(x), want)
+    assert subbyte.weights(quantized)[""].spec.dtype.name == "int8"
+
+
 def test_depthwise_is_seen_and_can_be_constrained() -> None:
     model = nn.Sequential(
         nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 8, 3, groups=2), nn.Conv2d(8, 4, 1)

@@ -49,7 +49,7 @@ def test_what_is_no_module_or_has_no_ops() -> None:
 
 
 def test_torchscript() -> None:
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="jit"):
         scripted = torch.jit.script(nn.Sequential(nn.Linear(3, 3)))
     refused(scripted, "TorchScript")
 

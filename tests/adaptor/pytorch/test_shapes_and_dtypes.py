@@ -17,7 +17,8 @@ def test_an_empty_batch_gives_an_empty_result(kind: str, config: str) -> None:
     model = subbyte.convert(model) if kind == "converted" else model
     with torch.no_grad():
         assert model(X[:0]).shape == (0, 5)
-        assert torch.equal(model(X)[:1], model(X[:1])) or "dynamic" in config
+        if config not in ("w4", "w4a8:dynamic"):  # float sums, and ranges, depend on the batch
+            assert torch.equal(model(X)[:1], model(X[:1]))
 
 
 def test_empty_batches_in_calibration_are_passed_over() -> None:

@@ -1,7 +1,5 @@
 """Quantized weights of a prepared model are kept, and made anew exactly when something changed."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import nn
@@ -14,7 +12,7 @@ X = seeded((4, 3, 7, 6))
 
 
 @pytest.fixture
-def quantized_ops(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def quantized_ops(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ops whose weights were quantized, in order."""
     seen: list[str] = []
     original = WeightQuantizer._quantize
@@ -24,7 +22,7 @@ def quantized_ops(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return original(self, *args)
 
     monkeypatch.setattr(WeightQuantizer, "_quantize", counted)
-    yield seen
+    return seen
 
 
 def prepared(config: str = "w4a4") -> nn.Module:

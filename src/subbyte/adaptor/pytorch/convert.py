@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.batch_norm import AbsorbedBatchNorm, FoldedBatchNorm
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
-from subbyte.adaptor.pytorch.state import QuantizationState, state_of
+from subbyte.adaptor.pytorch.state import QuantizationState, is_quantized, state_of
 from subbyte.adaptor.pytorch.swap import swap
 from subbyte.adaptor.pytorch.weight import PackedWeight, folded, folds_first
 from subbyte.errors import ModelError
@@ -91,6 +91,8 @@ def _key(module: Any) -> tuple[int, TensorSpec]:
 
 def packed_weights(model: nn.Module) -> dict[str, Any]:
     """`{op name: QuantizedTensor}` of a prepared or converted model."""
+    if not is_quantized(model):
+        raise ModelError("this model is not quantized; call subbyte.quantize or subbyte.prepare first")
     found: dict[str, Any] = {}
     for module in model.modules():
         if isinstance(module, ConvertedWeighted):

@@ -284,7 +284,7 @@ def _mark_last(recorder: _Recorder, output: Any) -> None:
         node = recorder.nodes[key]
         if not node.weighted:
             pending.extend(node.sources)
-        elif node.op:
+        elif node.op in recorder.graph.ops:
             op = recorder.graph.ops[node.op]
             recorder.graph.ops[node.op] = replace(op, positions=op.positions | {"last"})
 

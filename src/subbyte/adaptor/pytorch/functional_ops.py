@@ -11,7 +11,7 @@ from torch import Tensor
 
 from subbyte.adaptor.pytorch.inputs import Slots, quantized, snapped
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
-from subbyte.numerics import accumulator, rescale
+from subbyte.numerics import accumulator, rescale, without_autocast
 from subbyte.spec import Role
 
 Function = Callable[..., Any]
@@ -66,6 +66,10 @@ class Elementwise(FunctionalOp):
         a, b = quantized(first, slots[0]), quantized(second, slots[1])
         rest = {key: value for key, value in kwargs.items() if key not in ("input", "other", "out")}
         if function not in IN_PLACE:
+            # Into the quantized first operand, which nothing else reads: fresh memory is dear.
+            owned = a is not first and a.shape == b.shape and a.dtype == b.dtype and not (rest or args[2:])
+            if owned and not (a.requires_grad or b.requires_grad):
+                return a.add_(b) if self.op_type == "add" else a.mul_(b)
             return function(a, b, *args[2:], **rest)
         if a is not first:
             first.copy_(a)
@@ -194,7 +198,9 @@ def product(a: Tensor, b: Tensor, a_quantizer: InputQuantizer | None, b_quantize
         return (a_grid * a_scale @ (b_grid * b_scale)).to(a.dtype)
     bound = a.shape[-1] * a_quantizer.max_grid * b_quantizer.max_grid
     kind = accumulator(bound, integer=a_quantizer.has_integer_grid and b_quantizer.has_integer_grid)
-    return rescale(a_grid.to(kind) @ b_grid.to(kind), a_scale * b_scale, None).to(a.dtype)
+    with without_autocast(a.device):
+        total = a_grid.to(kind) @ b_grid.to(kind)
+    return rescale(total, a_scale * b_scale, None).to(a.dtype)
 
 
 def _is_in_place(function: Function) -> bool:

@@ -17,6 +17,7 @@ from subbyte.adaptor.pytorch.fingerprint import fingerprint
 from subbyte.adaptor.pytorch.fusion import fuse
 from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.progress import progress
+from subbyte.adaptor.pytorch.quantized_module import QuantizedModule
 from subbyte.adaptor.pytorch.recording import FoundLater, Recording, Resolver, functional_types
 from subbyte.adaptor.pytorch.state import QuantizationState, hold, is_quantized
 from subbyte.errors import CalibrationError, ModelError
@@ -122,7 +123,7 @@ def model_bytes(model: nn.Module) -> int:
 
 def find_later(model: nn.Module, state: QuantizationState, by_type: dict[str, OpConfig]) -> None:
     """Let the first forward of a model without data find the functional ops that get something."""
-    if by_type:
+    if by_type and not isinstance(model, QuantizedModule):  # else the model itself is an op: it holds no others
         state.found_later = by_type
         scope_of(model, state, "").before_first = FoundLater(by_type).before_first
 

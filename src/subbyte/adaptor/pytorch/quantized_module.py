@@ -19,7 +19,7 @@ from subbyte.adaptor.pytorch.weight import (
     folded,
     folds_first,
 )
-from subbyte.numerics import accumulator, rescale, scheme_of
+from subbyte.numerics import accumulator, rescale, scheme_of, without_autocast
 from subbyte.spec import OpConfig, TensorSpec
 
 
@@ -68,15 +68,21 @@ class WeightedModule(QuantizedModule):
             return self.on_float_input(x, operand, *extra)
         kind = self.accumulator(operand, quantizer)
         inputs, weight = grid.to(kind), operand.grid.to(kind)
-        if self.weight_spec.granularity.kind == "per_group":
-            y = self.sum_of_groups(inputs, weight, scale, operand, *extra)
-        else:
-            total = self.handler.apply(self, inputs, weight, *extra)
-            weight_scale = operand.scale
-            if weight_scale.ndim:
-                weight_scale = self.handler.over_output(weight_scale)
-            y = rescale(total, scale * weight_scale, self.bias_over_output(operand))
+        with without_autocast(x.device):
+            y = self.integers_first(inputs, weight, scale, operand, *extra)
         return y.to(x.dtype)
+
+    def integers_first(
+        self, inputs: Tensor, weight: Tensor, scale: Tensor, operand: WeightOperand, *extra: Any
+    ) -> Tensor:
+        """The result (fp32) from grid values of input and weight, of a type that holds every sum."""
+        if self.weight_spec.granularity.kind == "per_group":
+            return self.sum_of_groups(inputs, weight, scale, operand, *extra)
+        total = self.handler.apply(self, inputs, weight, *extra)
+        weight_scale = operand.scale
+        if weight_scale.ndim:
+            weight_scale = self.handler.over_output(weight_scale)
+        return rescale(total, scale * weight_scale, self.bias_over_output(operand))
 
     def on_float_input(self, x: Tensor, operand: WeightOperand, *extra: Any) -> Tensor:
         """A float input meets the dequantized weight."""

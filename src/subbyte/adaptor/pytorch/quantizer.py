@@ -1,6 +1,6 @@
 """The modules that observe and quantize one tensor each."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -77,10 +77,10 @@ class Quantizer(nn.Module):
             raise ConfigError(f"{self.name}: {self.spec} cannot become {spec} in place")
         if spec.dtype.kind == "codebook" and spec.dtype != self.spec.dtype:
             raise ConfigError(f"{self.name}: a quantizer keeps its table; {self.spec} cannot become {spec}")
-        self.spec = spec
-        self.scheme = scheme_of(spec)
-        self.quant_min.fill_(spec.qmin)
-        self.quant_max.fill_(spec.qmax)
+        # Past nn.Module's lookups, which cost more than the writes.
+        vars(self).update(spec=spec, scheme=scheme_of(spec))
+        for name, bound in (("quant_min", spec.qmin), ("quant_max", spec.qmax)):
+            cast(Tensor, self._buffers[name]).fill_(bound)
         _write(self, "scale", params.scale)
         if params.zero_point is not None:
             _write(self, "zero_point", params.zero_point)
@@ -97,8 +97,14 @@ class Quantizer(nn.Module):
         """Grid values of x (fp32), and the scale to multiply results by."""
         x = x.float()
         if isinstance(self.scheme, Affine) and self.spec.granularity.kind == "per_tensor":
-            low, high = (self.quant_min - self.zero_point).float(), (self.quant_max - self.zero_point).float()
-            return affine_snap(x, self.scale.float(), low, high), self.scale.float()
+            # Straight from the dict: nn.Module's lookups cost as much as the arithmetic of a small tensor.
+            buffers = cast(dict[str, Tensor], self._buffers)
+            scale, zero_point = buffers["scale"].float(), buffers["zero_point"]
+            low, high = buffers["quant_min"], buffers["quant_max"]
+            if x.is_cpu and not torch.compiler.is_compiling():
+                zero = zero_point.item()
+                return affine_snap(x, scale, low.item() - zero, high.item() - zero), scale
+            return affine_snap(x, scale, (low - zero_point).float(), (high - zero_point).float()), scale
         params = self.params
         return self.scheme.snap(x, params, self.spec), self.scheme.scale(params, x.shape, self.spec)
 
@@ -217,7 +223,7 @@ InputQuantizer = ActivationQuantizer | DynamicQuantizer
 
 def _write(quantizer: Quantizer, name: str, value: Tensor) -> None:
     """Write a buffer in place where the shape allows, so that compiled code goes on seeing it."""
-    buffer = getattr(quantizer, name)
+    buffer = cast(Tensor, quantizer._buffers[name])
     if buffer.shape == value.shape and buffer.dtype == value.dtype:
         buffer.copy_(value)
     else:

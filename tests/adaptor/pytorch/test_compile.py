@@ -1,0 +1,64 @@
+"""torch.compile traces converted and prepared models whole, and computes the same bits."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import subbyte
+from networks import ResidualNet, ResNetCifar, UNet, randomized, seeded
+
+X = seeded((2, 3, 16, 16))
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch._dynamo.reset()
+
+
+class Functions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        y = F.scaled_dot_product_attention(q, k, v) + q * k
+        y = F.gelu(torch.cat([y, q], -1)) @ torch.cat([v, k], -1).transpose(-1, -2)
+        y += y.sigmoid()
+        return y
+
+
+@pytest.mark.parametrize("kind", ["prepared", "converted"])
+@pytest.mark.parametrize("config", ["w4a4", "w8a8:dynamic", "w4", "w1a1"])
+@pytest.mark.parametrize("network", ["residual", "resnet", "unet", "functions"])
+def test_compiled_equals_eager(network: str, config: str, kind: str) -> None:
+    make = {
+        "residual": ResidualNet,
+        "resnet": lambda: ResNetCifar(8, 4),
+        "unet": lambda: UNet(4),
+        "functions": Functions,
+    }
+    x = seeded((2, 5, 8)) if network == "functions" else X
+    prepared = subbyte.prepare(randomized(make[network]()), config, x)
+    model = prepared if kind == "prepared" else subbyte.convert(prepared)
+    with torch.no_grad():
+        want = model(x)
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        assert torch.equal(compiled(x), want)
+        assert torch.equal(model(x), want)
+
+
+def test_a_changed_scale_reaches_compiled_code_without_recompiling() -> None:
+    model = subbyte.prepare(randomized(ResidualNet()), "w4a4", X)
+    counter = torch._dynamo.testing.CompileCounter()
+    with torch.no_grad():
+        model(X)
+        compiled = torch.compile(model, backend=counter, fullgraph=True)
+        before = compiled(X)
+        (quantizer,) = set(model.conv2.input_quantizers)
+        quantizer.scale.mul_(3)
+        after = compiled(X)
+        assert not torch.equal(before, after)
+        assert torch.equal(after, model(X))
+    assert counter.frame_count == 1
