@@ -62,3 +62,34 @@ def test_a_changed_scale_reaches_compiled_code_without_recompiling() -> None:
         assert not torch.equal(before, after)
         assert torch.equal(after, model(X))
     assert counter.frame_count == 1
+
+
+class Loop(nn.Module):
+    """As many rounds as it is told; whether the last one adds is told too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, rounds: int = 2, more: bool = True) -> Tensor:
+        y, z = self.linear(x), self.other(x)
+        for _ in range(rounds):
+            y = y + z
+        if more:
+            return y * z
+        return (100 * y) * z
+
+
+def test_ways_that_the_compiler_cannot_tell_apart_run_uncompiled_or_not_at_all() -> None:
+    x = seeded((5, 8))
+    for data in ([(x, 2, True), (x, 2, False)], [(x, 2, True)]):
+        model = subbyte.quantize(randomized(Loop()), "w4a4", data)
+        calls = [(1, True), (3, True), *([(2, False)] if len(data) == 2 else [])]
+        for rounds, more in calls:
+            torch._dynamo.reset()
+            with torch.no_grad():
+                want = model(x, rounds, more)
+                assert torch.equal(torch.compile(model, backend="eager")(x, rounds, more), want)
+                torch._dynamo.reset()
+                with pytest.raises(torch._dynamo.exc.Unsupported):
+                    torch.compile(model, backend="eager", fullgraph=True)(x, rounds, more)

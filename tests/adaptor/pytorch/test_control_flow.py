@@ -232,6 +232,31 @@ def test_a_head_found_later_is_a_last_layer_too(sign: int) -> None:
     assert all(found[name]["positions"] == ["last"] for name in ("one", "two"))
 
 
+class Scaled(nn.Module):
+    """What the add reads was made by functions that are no ops, of very different sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor, large: bool = True) -> Tensor:
+        a, b = self.a(x), self.b(x)
+        if large:
+            y = 100 * a + 100 * b
+        else:
+            y = 0.01 * a + 0.01 * b
+        return y
+
+
+def test_values_made_on_different_ways_do_not_share_a_quantizer() -> None:
+    model = randomized(Scaled())
+    quantized = subbyte.quantize(model, "w8a8", [(POSITIVE, True), (POSITIVE, False)])
+    with torch.no_grad():
+        for large in (True, False):
+            want = model(POSITIVE, large)
+            assert (quantized(POSITIVE, large) - want).abs().max() < 0.05 * want.abs().max()
+
+
 class EarlyExit(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -242,3 +242,18 @@ def test_functions_in_place_write_their_input(function: Any) -> None:
         assert error < 0.1
         assert (held[0] - held[1]).abs().max() < 0.1
     assert math.isfinite(float(error))
+
+
+def test_results_written_to_out() -> None:
+    def call(a: Tensor, b: Tensor) -> Tensor:
+        total, product, joined = torch.empty_like(a), torch.full((5, 5), torch.nan), torch.empty(0)
+        torch.add(a, b, out=total)
+        torch.matmul(a, b.t(), out=product)
+        torch.cat([a, b], out=joined)
+        return total.sum(1) + product.sum(1) + joined.sum()
+
+    model, x = randomized(Two(call)), seeded((5, 6))
+    with torch.no_grad():
+        quantized = subbyte.quantize(model, "w8a8", x)
+        want = model(x)
+        assert (quantized(x) - want).abs().max() < 0.1 * want.abs().max()

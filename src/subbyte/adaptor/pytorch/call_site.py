@@ -24,6 +24,7 @@ _DISPATCH = (
 )
 
 _places: dict[tuple[CodeType, int], str] = {}
+_kinds: dict[CodeType, str] = {}
 
 
 def call_site(function_name: str = "") -> str:
@@ -34,13 +35,13 @@ def call_site(function_name: str = "") -> str:
             not hang on PyTorch's version.
     """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (_is_ours(frame) or frame.f_code.co_filename == _MODULE_CALL):
+    while frame is not None and _kind(frame.f_code) != "place":
         frame = frame.f_back
     places: list[str] = []
-    while frame is not None and frame.f_code.co_filename != _MODULE_CALL:
+    while frame is not None and (kind := _kind(frame.f_code)) != "module call":
         code = frame.f_code
         own = not places and code.co_filename == _FUNCTIONAL and code.co_name == function_name
-        if not own and not _is_ours(frame):
+        if kind == "place" and not own:
             places.append(_place(code, frame.f_lasti))
         frame = frame.f_back
     if frame is None:
@@ -48,9 +49,14 @@ def call_site(function_name: str = "") -> str:
     return ">".join(reversed(places))
 
 
-def _is_ours(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
-    return file.startswith(_OURS) or file in _DISPATCH
+def _kind(code: CodeType) -> str:
+    """`module call`: nn.Module's own; `dispatch`: ours and PyTorch's, no place of the user's; else `place`."""
+    kind = _kinds.get(code)
+    if kind is None:
+        file = code.co_filename
+        dispatch = file.startswith(_OURS) or file in _DISPATCH
+        kind = _kinds[code] = "module call" if file == _MODULE_CALL else "dispatch" if dispatch else "place"
+    return kind
 
 
 def _place(code: CodeType, instruction: int) -> str:

@@ -167,15 +167,19 @@ class _DiscoveryMode(TorchFunctionMode):
         if not outputs:
             return output
         op = FUNCTIONAL_OPS.get(function)
-        named = function.__name__
+        named = ""
         if op is not None and op.inputs(args, kwargs):
             named = recorder.record_function(op, function, args, kwargs, output)
-        key = recorder.unique(named if op else f"{recorder.scope}.{named}@")
+        key = recorder.unique(named or self._place(function.__name__))
         producers = tuple(source.producer for source in sources if source is not None)
         weighted = op is not None and op.holds_weight
         recorder.nodes[key] = _Node(producers, weighted=weighted)
         recorder.new_value(key, sources, outputs, weighted)
         return output
+
+    def _place(self, function_name: str) -> str:
+        """A name for what a function that is no op makes: the same in every forward, however control flow goes."""
+        return f"{self.recorder.scope}.{function_name}@{call_site(function_name)}"
 
 
 def discover(model: nn.Module, batch: Batch, names: dict[tuple[str, str, str], str] | None = None) -> Graph:

@@ -58,7 +58,7 @@ class FunctionalMode(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        kwargs = dict(kwargs or {})
         if function in COMPOSITES:
             with self:
                 return COMPOSITES[function](*args, **kwargs)
@@ -71,8 +71,22 @@ class FunctionalMode(TorchFunctionMode):
                 f"{op.op_type} in {self.scope.name or 'the model'} at {key[1]} was reached by no calibration batch; "
                 "add a batch that takes this path to the calibration data"
             )
+        out = kwargs.pop("out", None)
         with torch._C.DisableTorchFunction():
-            return op.run(function, args, kwargs, self.scope.slots[key])
+            result = op.run(function, args, kwargs, self.scope.slots[key])
+            return result if out is None else out.resize_(result.shape).copy_(result)
+
+    def check_order(self) -> None:
+        """Under torch.compile, which sees no places: refuse a forward that took another way than the one recorded.
+
+        Raises:
+            UnseenOpError: the functional ops of this scope depend on control flow.
+        """
+        if self.calls != len(self.scope.order) or set(self.scope.slots) != set(self.scope.order):
+            raise UnseenOpError(
+                f"the functions of {self.scope.name or 'the model'} depend on control flow, which torch.compile cannot "
+                "follow; compile around it, or run this model without torch.compile"
+            )
 
     def _key(self, op_type: str, function: Any) -> SiteKey:
         if not torch.compiler.is_compiling():
@@ -99,8 +113,11 @@ class ScopedModule(Swapped):
         if not scope.active:
             return forward(self, *args, **kwargs)
         if torch.compiler.is_compiling():
-            with FunctionalMode(scope):
-                return forward(self, *args, **kwargs)
+            mode = FunctionalMode(scope)
+            with mode:
+                output = forward(self, *args, **kwargs)
+            mode.check_order()
+            return output
         return _uncompiled(_in_mode)(forward, scope, self, args, kwargs)
 
 

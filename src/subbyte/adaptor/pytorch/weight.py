@@ -92,15 +92,13 @@ class WeightQuantizer(Quantizer):
         return self._cache[1]
 
     def _key(self, module: Any, norm: FoldedBatchNorm | None) -> tuple[Any, ...]:
-        tensors = [
-            module.weight,
-            module.bias if hasattr(module, "bias") else None,
-            self.scale,
-            self.zero_point,
-        ]
+        weight = module.weight
+        tensors = [weight, module._parameters.get("bias"), self._buffers["scale"], self._buffers["zero_point"]]
         if norm is not None:
             tensors += norm.fold_inputs()
-        return (self.spec, *((id(t), t._version, t.data_ptr()) for t in tensors if t is not None))
+        # Where the weight lies, too: `weight.data = other` changes neither object nor version.
+        versions = [(id(tensor), tensor._version) for tensor in tensors if tensor is not None]
+        return (self.spec, weight.data_ptr(), *versions)
 
     def _quantize(self, module: Any, handler: WeightedHandler, norm: FoldedBatchNorm | None) -> WeightOperand:
         factor, bias = folded(module, norm)
