@@ -242,10 +242,8 @@ class Scaled(nn.Module):
     def forward(self, x: Tensor, large: bool = True) -> Tensor:
         a, b = self.a(x), self.b(x)
         if large:
-            y = 100 * a + 100 * b
-        else:
-            y = 0.01 * a + 0.01 * b
-        return y
+            return 100 * a + 100 * b
+        return 0.01 * a + 0.01 * b
 
 
 def test_values_made_on_different_ways_do_not_share_a_quantizer() -> None:

@@ -31,7 +31,6 @@ def _work(rank: int, folder: str) -> None:
 
 
 @pytest.mark.skipif(not dist.is_available() or os.name == "nt", reason="needs torch.distributed with gloo")
-@pytest.mark.slow
 def test_two_processes_agree(tmp_path: Path) -> None:
     mp.spawn(_work, (str(tmp_path),), nprocs=2)
     one, two = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
