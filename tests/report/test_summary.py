@@ -94,6 +94,27 @@ def test_explain_of_no_op_suggests_one(quantized: nn.Module) -> None:
         subbyte.explain(quantized, "conv11")
 
 
+@pytest.mark.parametrize("function", ["einsum", "addmm"])
+def test_products_that_are_not_quantized_are_shown_as_float(function: str) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(6, 4)
+            self.weight = nn.Parameter(torch.randn(4, 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.fc(x)
+            if function == "einsum":
+                return torch.einsum("ij,jk->ik", h, self.weight)
+            return torch.addmm(torch.zeros(2), h, self.weight)
+
+    model = Net().eval()
+    quantized = subbyte.quantize(model, "w8a8", seeded((3, 6)))
+    rows = {row["type"]: row for row in subbyte.summary(quantized).rows}
+    assert rows[function]["kernel"] == "float"
+    assert (quantized(seeded((3, 6))) - model(seeded((3, 6)))).abs().max() < 0.1
+
+
 def test_float_ops_are_shown_as_float() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:

@@ -172,15 +172,18 @@ class Activation(FunctionalOp):
 
 
 class FloatOnly(FunctionalOp):
-    """A weighted function called with a parameter: shown in the report, and left float."""
+    """A function that multiplies and is not quantized, such as `linear` with a parameter: shown as float."""
 
-    holds_weight = True
+    needs_all = False
 
-    def __init__(self, op_type: str) -> None:
+    def __init__(self, op_type: str, *, holds_weight: bool) -> None:
         self.op_type = op_type  # type: ignore[misc]
+        self.holds_weight = holds_weight  # type: ignore[misc]
 
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        return [args[0] if args else kwargs["input"]]
+        given = [*args, *kwargs.values()]
+        tensors = [x for each in given for x in (each if isinstance(each, tuple | list) else [each])]
+        return [x for x in tensors if isinstance(x, Tensor)]
 
     def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
         return function(*args, **kwargs)
@@ -228,7 +231,9 @@ def _table() -> dict[Function, FunctionalOp]:
             for spelling in (name, f"{name}_"):
                 if hasattr(holder, spelling):
                     table[getattr(holder, spelling)] = activation
-    table |= {getattr(F, name): FloatOnly(name) for name in _WEIGHTED}
+    table |= {getattr(F, name): FloatOnly(name, holds_weight=True) for name in _WEIGHTED}
+    table |= {getattr(torch, name): FloatOnly(name, holds_weight=True) for name in ("addmm", "baddbmm")}
+    table |= {torch.einsum: FloatOnly("einsum", holds_weight=False), _T.addmm: FloatOnly("addmm", holds_weight=True)}
     return table
 
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from subbyte.adaptor.pytorch.attach import attach, reset
@@ -56,6 +58,7 @@ class Recording:
         new = self.state.graph.merge(found)
         self._configure(model, new, unreached)
         attach(model, self.state, [name for name in new if not functions_only or ops[name].kind == "function"])
+        self.state.to(next(chain(model.parameters(), model.buffers()), torch.empty(0)).device)
         return bool(new)
 
     def _configure(self, model: nn.Module, new: Sequence[str], unreached: Set[OpKey]) -> None:
