@@ -1,6 +1,6 @@
 """The JSON header of a checkpoint: everything of a quantized model that is not a tensor."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -8,7 +8,7 @@ from subbyte.adaptor.pytorch.graph import Call, Graph, Op
 from subbyte.adaptor.pytorch.state import QuantizationState
 from subbyte.dtypes import DataType, register_dtype, registered_dtypes
 from subbyte.errors import CheckpointError, DataTypeError
-from subbyte.spec import OpConfig, TuneConfig
+from subbyte.spec import OpConfig, OpKey, TuneConfig
 
 FORMAT = 1
 
@@ -20,8 +20,8 @@ def state_header(state: QuantizationState) -> dict[str, Any]:
         "fingerprint": state.fingerprint,
         "float_bytes": state.float_bytes,
         "dtypes": _used_dtypes(state.config),
-        "config": [[*key, config.to_dict()] for key, config in state.config.op.items()],
-        "sources": [[*key, dict(sources)] for key, sources in state.config.sources.items()],
+        "config": _shared([(key, config.to_dict()) for key, config in state.config.op.items()]),
+        "sources": _shared([(key, dict(sources)) for key, sources in state.config.sources.items()]),
         "ops": [_op_values(op) for op in state.graph],
         "order": state.graph.order,
         "found_later": {name: config.to_dict() for name, config in (state.found_later or {}).items()},
@@ -46,14 +46,29 @@ def state_from(header: Mapping[str, Any]) -> QuantizationState:
     except DataTypeError as error:
         raise CheckpointError(f"the checkpoint brings its own data type, which clashes: {error}") from error
     config = TuneConfig(
-        {(name, op_type): OpConfig.from_dict(values) for name, op_type, values in header["config"]},
-        {(name, op_type): sources for name, op_type, sources in header["sources"]},
+        {key: OpConfig.from_dict(values) for key, values in _each(header["config"])},
+        dict(_each(header["sources"])),
     )
     order = {scope: [(kind, site) for kind, site in sites] for scope, sites in header["order"].items()}
     graph = Graph({values["name"]: _op_from(values) for values in header["ops"]}, order)
     state = QuantizationState(config, graph, header["float_bytes"], header["fingerprint"])
     state.weight_sqnr, state.activation_sqnr = dict(header["weight_sqnr"]), dict(header["activation_sqnr"])
     return state
+
+
+def _shared(entries: list[tuple[OpKey, dict[str, Any]]]) -> dict[str, Any]:
+    """Values by op, equal ones written once: most ops of a model are configured alike."""
+    values: list[dict[str, Any]] = []
+    for _, value in entries:
+        if value not in values:
+            values.append(value)
+    return {"values": values, "ops": [[*key, values.index(value)] for key, value in entries]}
+
+
+def _each(shared: Mapping[str, Any]) -> Iterator[tuple[OpKey, dict[str, Any]]]:
+    """What `_shared` was given."""
+    for name, op_type, index in shared["ops"]:
+        yield (name, op_type), shared["values"][index]
 
 
 def _used_dtypes(config: TuneConfig) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def write(path: str | Path, tensors: dict[str, Tensor], header: dict[str, Any]) 
         CheckpointError: the file cannot be written.
     """
     path = Path(path)
-    text = json.dumps(header, sort_keys=True)
+    text = json.dumps(header, sort_keys=True, separators=(",", ":"))
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     metadata = {_HEADER: text, _DIGEST: _digest(text, stored)}
     try:
