@@ -283,3 +283,18 @@ def test_the_path_of_a_dynamic_model_is_found_at_its_first_forward_also_after_a_
         assert torch.equal(quantized(POSITIVE), want)
         assert not torch.equal(want, model(POSITIVE))
         assert torch.equal(quantized(POSITIVE), want)
+
+
+def test_a_residual_add_in_a_loop_that_begins_at_the_input_is_quantized() -> None:
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(6, 6) for _ in range(3)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = torch.relu(layer(x)) + x
+            return x
+
+    prepared = subbyte.prepare(randomized(Loop()), "w8a8", torch.randn(4, 6))
+    assert rows(prepared)["add"]["activation_dtype"] == "uint8"

@@ -62,9 +62,12 @@ class Op:
     def joined(self, other: "Op") -> "Op":
         """This op with what another forward adds to it."""
         known = {call.site for call in self.calls}
+        quantizable = {call.site for call in other.calls if call.quantizable}
+        # A loop comes to one place with values of several kinds: one of the quantized kind decides.
+        calls = [replace(call, quantizable=call.quantizable or call.site in quantizable) for call in self.calls]
         return replace(
             self,
-            calls=(*self.calls, *(call for call in other.calls if call.site not in known)),
+            calls=(*calls, *(call for call in other.calls if call.site not in known)),
             positions=self.positions | other.positions,
             macs=self.macs or other.macs,
             norm=self.norm if self.calls else other.norm,
