@@ -111,6 +111,14 @@ def test_another_model_is_refused(checkpoint: Path) -> None:
         subbyte.load(checkpoint, UNet())
 
 
+def test_a_model_of_other_settings_is_refused(checkpoint: Path) -> None:
+    other = ResidualNet()
+    other.conv1.padding = (0, 0)
+    for wrong in (other, ResidualNet().half()):
+        with pytest.raises(CheckpointError, match="another model"):
+            subbyte.load(checkpoint, wrong)
+
+
 def test_a_quantized_model_is_no_float_model(checkpoint: Path, images: torch.Tensor) -> None:
     with pytest.raises(ModelError, match="quantized already"):
         subbyte.load(checkpoint, subbyte.quantize(ResidualNet(), "w4a4", images))
