@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.attach import attach
+from subbyte.adaptor.pytorch.call_site import rewritten
 from subbyte.adaptor.pytorch.convert import finish, install
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
 from subbyte.adaptor.pytorch.prepare import check_float, find_later
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
-from subbyte.adaptor.pytorch.state import hold, state_of
+from subbyte.adaptor.pytorch.state import QuantizationState, hold, state_of
 from subbyte.adaptor.pytorch.weight import PackedWeight
 from subbyte.errors import CheckpointError, ModelError
 from subbyte.export.header import state_from, state_header
@@ -64,6 +65,7 @@ def load(path: str | Path, float_model: nn.Module) -> nn.Module:
             f"{path} is of another model than this {type(float_model).__name__}: names, types or shapes differ; "
             "build the model that was quantized"
         )
+    _check_code(float_model, state, path)
     model = copy.deepcopy(float_model)
     device = next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
     attach(model, state, list(state.graph.ops), calibrate_weights=False)
@@ -86,6 +88,15 @@ def read_report(path: str | Path) -> dict[str, Any]:
     _, header = read(path)
     report: dict[str, Any] = header["report"]
     return report
+
+
+def _check_code(model: nn.Module, state: QuantizationState, path: str | Path) -> None:
+    changed = rewritten(state.graph.sites(), {type(module) for module in model.modules()})
+    if changed:
+        raise CheckpointError(
+            f"{path} was saved from other code: {changed} has been rewritten since (or compiled by another version of "
+            "Python), so its ops are not the recorded ones; load it with the code it was saved with, or quantize again"
+        )
 
 
 def _without_aliases(state_dict: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -1,13 +1,18 @@
 """Where in a module's code a call stands: an identity that control flow does not shift.
 
 Two calls are the same when every frame between them and the module whose forward runs stands at the same
-place. Places are relative to the function that holds them, so edits elsewhere in a file do not move them.
+place. A place is the n-th expression of its function: comments, line breaks and new names do not move it, and
+neither do edits elsewhere. How many expressions there are belongs to it, so that a function that was rewritten is
+not taken for the one that was recorded.
 """
 
+import inspect
 import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import islice
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 
 import torch
 
@@ -28,15 +33,13 @@ _kinds: dict[CodeType, str] = {}
 
 
 def call_site(function_name: str = "") -> str:
-    """The place of the call being made, as `Block.forward:12:8` or `Block.forward:12:8>helper:2:4`.
+    """The place of the call being made, as `Block.forward:12/40` or `Block.forward:12/40>helper:2/7`.
 
     Args:
         function_name: of a `torch.nn.functional` function: its own frame is left out, so that the place does
             not hang on PyTorch's version.
     """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _kind(frame.f_code) != "place":
-        frame = frame.f_back
+    frame = _calling_frame()
     places: list[str] = []
     while frame is not None and (kind := _kind(frame.f_code)) != "module call":
         code = frame.f_code
@@ -49,6 +52,38 @@ def call_site(function_name: str = "") -> str:
     return ">".join(reversed(places))
 
 
+def source_line() -> str:
+    """Where the call being made is written, for messages: `line 12 of model.py`."""
+    if torch.compiler.is_compiling():
+        return "under torch.compile"
+    frame = _calling_frame()
+    return "an unknown place" if frame is None else f"line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}"
+
+
+def rewritten(sites: Iterable[str], classes: Iterable[type]) -> str:
+    """The first function of some classes or their files that is not the one that call sites were recorded in.
+
+    Returns:
+        its name; empty where all functions that can be found are as they were.
+    """
+    lengths: dict[str, set[str]] = {}
+    for code in _codes_of(set(classes)):
+        lengths.setdefault(code.co_qualname, set()).add(str(len(_expressions(code))))
+    for site in sites:
+        for place in site.split(">") if site else ():
+            name, _, position = place.rpartition(":")
+            if name in lengths and position.partition("/")[2] not in lengths[name]:
+                return name
+    return ""
+
+
+def _calling_frame() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _kind(frame.f_code) != "place":
+        frame = frame.f_back
+    return frame
+
+
 def _kind(code: CodeType) -> str:
     """`module call`: nn.Module's own; `dispatch`: ours and PyTorch's, no place of the user's; else `place`."""
     kind = _kinds.get(code)
@@ -59,10 +94,41 @@ def _kind(code: CodeType) -> str:
     return kind
 
 
+Position = tuple[int, ...]
+
+
 def _place(code: CodeType, instruction: int) -> str:
     key = (code, instruction)
     if key not in _places:
-        line, _, column, _ = next(islice(code.co_positions(), instruction // 2, None))
-        relative = (line or code.co_firstlineno) - code.co_firstlineno
-        _places[key] = f"{code.co_qualname}:{relative}:{column or 0}"
+        here = _position(next(islice(code.co_positions(), instruction // 2, None)))
+        expressions = _expressions(code)
+        _places[key] = f"{code.co_qualname}:{expressions.index(here) + 1}/{len(expressions)}"
     return _places[key]
+
+
+@cache
+def _expressions(code: CodeType) -> list[Position]:
+    """Where the expressions of a function stand, in order."""
+    return sorted({_position(position) for position in code.co_positions()})
+
+
+def _position(position: Iterable[int | None]) -> Position:
+    """Start, then end, so that breaking a line changes no order."""
+    line, end_line, column, end_column = (number or 0 for number in position)
+    return line, column, end_line, end_column
+
+
+def _codes_of(classes: Iterable[type]) -> Iterator[CodeType]:
+    bases = {base for cls in classes for base in cls.__mro__}
+    files = {sys.modules[name] for name in {base.__module__ for base in bases} & set(sys.modules)}
+    for value in [value for holder in (*bases, *files) for value in vars(holder).values()]:
+        function = getattr(value, "__func__", value)
+        if isinstance(function, FunctionType):
+            yield from _with_inner(inspect.unwrap(function).__code__)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from subbyte.adaptor.pytorch.call_site import call_site
+from subbyte.adaptor.pytorch.call_site import call_site, source_line
 from subbyte.adaptor.pytorch.composites import COMPOSITES
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_OPS
 from subbyte.adaptor.pytorch.inputs import Slots
@@ -68,8 +68,8 @@ class FunctionalMode(TorchFunctionMode):
         key = self._key(op.op_type, function)
         if key not in self.scope.slots:
             raise UnseenOpError(
-                f"{op.op_type} in {self.scope.name or 'the model'} at {key[1]} was reached by no calibration batch; "
-                "add a batch that takes this path to the calibration data"
+                f"{op.op_type} in {self.scope.name or 'the model'} ({source_line()}) was reached by no calibration "
+                "batch; add a batch that takes this path to the calibration data"
             )
         out = kwargs.pop("out", None)
         with torch._C.DisableTorchFunction():

@@ -96,3 +96,7 @@ class Graph:
 
     def __iter__(self) -> Iterator[Op]:
         return iter(self.ops.values())
+
+    def sites(self) -> Iterator[str]:
+        """The places of all calls."""
+        return (call.site for op in self for call in op.calls)

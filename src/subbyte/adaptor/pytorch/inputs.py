@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from subbyte.adaptor.pytorch.call_site import call_site
+from subbyte.adaptor.pytorch.call_site import call_site, source_line
 from subbyte.adaptor.pytorch.phase import Run
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.errors import UnseenOpError
@@ -47,7 +47,7 @@ class InputQuantizers:
             return self._only()
         if site not in self.by_site:
             raise UnseenOpError(
-                f"op {self.name!r} is called from {site or 'outside a module'}, which no calibration batch did; "
+                f"op {self.name!r} is called from {source_line()}, which no calibration batch did; "
                 "add a batch that takes this path to the calibration data"
             )
         return self.by_site[site]
