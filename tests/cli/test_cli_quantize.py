@@ -212,7 +212,7 @@ def test_summary_as_json_is_the_rows_and_totals(folder):
     result = runner.invoke(app, ["summary", str(folder / "out.safetensors"), "--json"])
     report = json.loads(result.stdout)
     assert [row["weight_dtype"] for row in report["rows"]] == ["int4", "int4"]
-    assert report["totals"]["params"] == 4 * 9 + 4 + 1440 + 10
+    assert report["totals"]["params"] == 4 * 9 + 4 + 4 + 4 + 1440 + 10  # BatchNorm too
 
 
 def test_a_damaged_checkpoint_is_refused(folder):

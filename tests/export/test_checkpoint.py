@@ -84,7 +84,7 @@ def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
 def test_no_pickle_and_a_readable_header(checkpoint: Path) -> None:
     with safe_open(str(checkpoint), "pt") as file:
         header = json.loads(file.metadata()["subbyte"])
-    assert header["format"] == 1
+    assert header["format"] == 2
     assert read_report(checkpoint)["rows"] == header["report"]["rows"]
 
 

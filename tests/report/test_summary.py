@@ -1,6 +1,7 @@
 """summary and explain: what was asked, what is there, what it costs."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 
 import subbyte
 from networks import ResidualNet, randomized, seeded
-from subbyte import ConfigError
+from subbyte import ConfigError, ModelError
 
 
 @pytest.fixture
@@ -44,7 +45,9 @@ def test_totals_are_the_models_own(quantized: nn.Module) -> None:
     assert totals["compression"] == totals["float_bytes"] / totals["bytes"]
     assert sum(totals["macs_share"].values()) == pytest.approx(1.0)
     assert totals["low_bit_macs_share"] == totals["macs_share"]["w4a4"]
-    assert totals["params_by_bits"].keys() == {"w8", "w4"}
+    weights = {"w8": 3 * 6 * 9 + 6 * 5, "w4": 6 * 6 * 9}
+    assert totals["params"] == sum(parameter.numel() for parameter in ResidualNet(6).parameters())
+    assert totals["params_by_bits"] == weights | {"w32": totals["params"] - sum(weights.values())}
 
 
 def test_sqnr_falls_by_six_decibels_a_bit() -> None:
@@ -128,3 +131,130 @@ def test_float_ops_are_shown_as_float() -> None:
     rows = {row["name"]: row for row in subbyte.summary(subbyte.quantize(Net(), "w8a8", seeded((2, 3, 8, 8)))).rows}
     assert rows["linear"]["kernel"] == "float"
     assert rows["linear"]["realized"] == "fp32"
+
+
+def rows_of(model: nn.Module, *data: torch.Tensor, config: str = "w4a8") -> dict[str, Any]:
+    return {row["name"]: row for row in subbyte.summary(subbyte.quantize(model, config, [data])).rows}
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.Module], **options: Any) -> None:
+        super().__init__()
+        self.table = nn.Embedding(16, 6)
+        self.recurrent = kind(6, 5, batch_first=True, **options)
+        self.head = nn.Linear(10 if options.get("bidirectional") else 5, 3)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        y, _ = self.recurrent(self.table(tokens))
+        return self.head(y + torch.tanh(y))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_recurrent_modules_stay_float_and_are_counted(kind: type[nn.Module], bidirectional: bool) -> None:
+    model = randomized(Recurrent(kind, num_layers=2, bidirectional=bidirectional))
+    tokens = torch.arange(28).reshape(4, 7) % 16
+    quantized = subbyte.quantize(model, "w4a8", tokens)
+    summary = subbyte.summary(quantized)
+    rows = {row["name"]: row for row in summary.rows}
+    matrices = sum(p.numel() for p in model.recurrent.parameters() if p.ndim == 2)
+    assert rows["recurrent"]["type"] == kind.__name__
+    assert (rows["recurrent"]["weight_dtype"], rows["recurrent"]["kernel"]) == ("fp32", "float")
+    assert rows["recurrent"]["macs"] == 7 * matrices
+    assert rows["head"]["macs"] == 7 * 3 * model.head.in_features
+    share = rows["head"]["macs"] / (rows["head"]["macs"] + 7 * matrices)
+    assert summary.totals["low_bit_macs_share"] == pytest.approx(share)
+    # What comes from it is a signal: functions of it are quantized.
+    assert rows["add"]["activation_dtype"] == rows["tanh"]["activation_dtype"] == "uint8"
+    assert "recurrent" in subbyte.explain(quantized, "recurrent")
+
+
+def test_a_recurrent_module_cannot_be_asked_for() -> None:
+    model, tokens = Recurrent(nn.LSTM), torch.zeros(2, 3, dtype=torch.long)
+    with pytest.raises(ConfigError, match="LSTM"):
+        subbyte.quantize(model, {"op_type_dict": {"LSTM": {"weight": {"dtype": ["int8"]}}}}, tokens)
+    with pytest.raises(ModelError, match="no op that can be quantized"):
+        subbyte.quantize(nn.LSTM(3, 4), "w4")
+
+
+def test_a_packed_sequence_counts_its_steps() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.head = nn.LSTM(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3]))
+            y, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0])
+            return self.head(torch.sigmoid(y))
+
+    rows = rows_of(Net(), seeded((5, 2, 3)))
+    assert rows["lstm"]["macs"] == 8 * (16 * 3 + 16 * 4) // 5  # a sample is a row of the first axis
+    assert rows["sigmoid"]["activation_dtype"] == "uint8"
+
+
+class Products(nn.Module):
+    """Products by parameters that no module holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+        self.square, self.filters = nn.Parameter(torch.randn(6, 6)), nn.Parameter(torch.randn(4, 6, 3))
+        self.cube = nn.Parameter(torch.randn(5, 6, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.fc(x @ self.square.T)
+        y = nn.functional.linear(y, self.square)
+        y = torch.baddbmm(torch.zeros(2, 7, 6), y, self.square.expand(2, 6, 6))
+        z = nn.functional.conv1d(y.transpose(1, 2), weight=self.filters, padding=1)
+        return torch.einsum("...td,de->...te", z, torch.ones(7, 3)) + nn.functional.bilinear(y, y, self.cube).sum()
+
+
+def test_products_by_parameters_have_rows_and_multiply_accumulates() -> None:
+    rows = rows_of(randomized(Products()), seeded((2, 7, 6)))
+    macs = {name: row["macs"] for name, row in rows.items() if row["macs"]}
+    assert macs == {
+        "matmul": 7 * 36, "fc": 7 * 36, "linear": 7 * 36, "baddbmm": 7 * 36,
+        "conv1d": 4 * 7 * 6 * 3, "einsum": 4 * 7 * 3, "bilinear": 7 * 5 * 36,
+    }  # fmt: skip
+    assert rows["fc"]["positions"] == []  # the product before it is the first, the ones after it the last
+    assert rows["conv1d"]["params"] == 4 * 6 * 3
+    assert all(rows[name]["kernel"] == "float" for name in macs if name != "fc")
+
+
+def test_a_layer_that_runs_twice_multiplies_twice() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(2):
+                x = self.fc(x)
+            return x @ x.T
+
+    assert {name: row["macs"] for name, row in rows_of(Twice(), seeded((3, 6))).items()} == {"fc": 72, "matmul": 18}
+
+
+def test_a_shared_weight_counts_once() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.norm, self.head = nn.Embedding(16, 6), nn.LayerNorm(6), nn.Linear(6, 16, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.head(self.norm(self.table(tokens)))
+
+    prepared = subbyte.prepare(Tied(), "w4", torch.arange(4)[None])
+    for model in (prepared, subbyte.convert(prepared)):
+        totals = subbyte.summary(model).totals
+        assert totals["params"] == 16 * 6 + 12
+        assert totals["params_by_bits"] == {"w4": 96, "w32": 12}
+        assert totals["bytes"] == 48 + 16 * 4 + 4 + 12 * 4  # codes, scales, a zero point; the norm
+
+
+def test_without_a_forward_no_multiply_accumulates_are_claimed() -> None:
+    summary = subbyte.summary(subbyte.quantize(nn.Sequential(nn.Linear(4, 4)), "w4"))
+    assert summary.rows[0]["macs"] is None
+    assert "not recorded" in str(summary)

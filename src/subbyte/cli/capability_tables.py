@@ -9,7 +9,7 @@ from torch import nn
 
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
 from subbyte.adaptor.pytorch.discovery import NORMS
-from subbyte.adaptor.pytorch.modules import handler_of
+from subbyte.adaptor.pytorch.modules import FloatHandler, handler_of
 from subbyte.capability import Capability, Constraint, derived_ranges, load_capability
 from subbyte.cli.console import out, say
 from subbyte.cli.dtype_table import values_of
@@ -103,24 +103,25 @@ def _coverage(capability: Capability, reference: str, data: str | None) -> Table
         batches = None if data is None else load_data(data, folder, "--data")
         ops = PyTorchAdaptor(capability).operators(model, batches)
     table = Table("op", "type", "covered", "precisions", title=f"ops of {reference}")
-    for op in ops:
+    float_only = _without_quantized_form(model)
+    for op in (op for op in ops if op.name not in float_only):
         modes = capability.modes(op.type)
         sections = dict.fromkeys(section for mode in modes for section in capability.entries(op.type, mode))
         if sections:
             table.add_row(op.name, op.type, ", ".join(modes), ", ".join(sections))
         else:
             table.add_row(op.name, op.type, "no", f"stays float: {capability.name} does not list {op.type}")
-    for name, module in _without_handler(model):
+    for name, module in float_only.items():
         table.add_row(name, type(module).__name__, "no", "stays float: Subbyte has no quantized form of it")
     return table
 
 
-def _without_handler(model: nn.Module) -> list[tuple[str, Any]]:
-    """Modules with parameters of their own that no op stands for; norms are folded."""
-    return [
-        (name, module)
+def _without_quantized_form(model: nn.Module) -> dict[str, nn.Module]:
+    """Modules with parameters of their own that are not quantized, by name; norms are folded."""
+    return {
+        name: module
         for name, module in model.named_modules()
-        if handler_of(module) is None
+        if isinstance(handler_of(module), FloatHandler | None)
         and not isinstance(module, NORMS)
         and any(True for _ in module.parameters(recurse=False))
-    ]
+    }

@@ -12,10 +12,10 @@ from subbyte.adaptor.pytorch.attach import attach
 from subbyte.adaptor.pytorch.call_site import rewritten
 from subbyte.adaptor.pytorch.convert import finish, install
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
+from subbyte.adaptor.pytorch.packed_weight import PackedWeight
 from subbyte.adaptor.pytorch.prepare import check_float, find_later
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
 from subbyte.adaptor.pytorch.state import QuantizationState, hold, state_of
-from subbyte.adaptor.pytorch.weight import PackedWeight
 from subbyte.errors import CheckpointError, ModelError
 from subbyte.export.header import state_from, state_header
 from subbyte.export.safe_file import read, write
@@ -70,7 +70,9 @@ def load(path: str | Path, float_model: nn.Module) -> nn.Module:
     device = next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
     attach(model, state, list(state.graph.ops), calibrate_weights=False)
     tensors |= {alias: tensors[name] for alias, name in header["aliases"].items()}
-    find_later(model, state, {name: OpConfig.from_dict(values) for name, values in header["found_later"].items()})
+    if header["found_later"] is not None:
+        by_type = {name: OpConfig.from_dict(values) for name, values in header["found_later"].items()}
+        find_later(model, state, by_type)
     _install_weights(model, tensors, header["weights"])
     finish(model, state)
     hold(model, state)

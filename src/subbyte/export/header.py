@@ -10,21 +10,24 @@ from subbyte.dtypes import DataType, register_dtype, registered_dtypes
 from subbyte.errors import CheckpointError, DataTypeError
 from subbyte.spec import OpConfig, OpKey, TuneConfig
 
-FORMAT = 1
+FORMAT = 2
 
 
 def state_header(state: QuantizationState) -> dict[str, Any]:
     """Configuration, recording, data types and figures of a state, as plain values."""
+    later = state.found_later
     return {
         "format": FORMAT,
         "fingerprint": state.fingerprint,
         "float_bytes": state.float_bytes,
+        "float_params": state.float_params,
         "dtypes": _used_dtypes(state.config),
         "config": _shared([(key, config.to_dict()) for key, config in state.config.op.items()]),
         "sources": _shared([(key, dict(sources)) for key, sources in state.config.sources.items()]),
         "ops": [_op_values(op) for op in state.graph],
         "order": state.graph.order,
-        "found_later": {name: config.to_dict() for name, config in (state.found_later or {}).items()},
+        "read_by_code": sorted(state.graph.read_by_code),
+        "found_later": None if later is None else {name: config.to_dict() for name, config in later.items()},
         "weight_sqnr": state.weight_sqnr,
         "activation_sqnr": state.activation_sqnr,
     }
@@ -50,8 +53,9 @@ def state_from(header: Mapping[str, Any]) -> QuantizationState:
         dict(_each(header["sources"])),
     )
     order = {scope: [(kind, site) for kind, site in sites] for scope, sites in header["order"].items()}
-    graph = Graph({values["name"]: _op_from(values) for values in header["ops"]}, order)
-    state = QuantizationState(config, graph, header["float_bytes"], header["fingerprint"])
+    graph = Graph({values["name"]: _op_from(values) for values in header["ops"]}, order, set(header["read_by_code"]))
+    sizes = {key: header[key] for key in ("float_bytes", "float_params", "fingerprint")}
+    state = QuantizationState(config, graph, **sizes)
     state.weight_sqnr, state.activation_sqnr = dict(header["weight_sqnr"]), dict(header["activation_sqnr"])
     return state
 
@@ -83,4 +87,5 @@ def _op_values(op: Op) -> dict[str, Any]:
 
 def _op_from(values: Mapping[str, Any]) -> Op:
     calls = tuple(Call(call["site"], tuple(call["producers"]), call["quantizable"]) for call in values["calls"])
-    return Op(**{**values, "calls": calls, "positions": frozenset(values["positions"])})
+    sets = {"positions": frozenset(values["positions"]), "parameters": tuple(values["parameters"])}
+    return Op(**{**values, **sets, "calls": calls})

@@ -8,7 +8,6 @@ from subbyte.adaptor.pytorch.functional_mode import ScopedModule
 from subbyte.adaptor.pytorch.graph import Op
 from subbyte.adaptor.pytorch.quantized_module import (
     ConvertedWeighted,
-    PreparedWeighted,
     QuantizedModule,
     WeightedModule,
 )
@@ -24,7 +23,7 @@ Row = dict[str, Any]
 def rows_of(model: nn.Module) -> list[Row]:
     """A row for each op of a prepared or converted model, in the order they run."""
     state = state_of(model)
-    return [_row(model, state, op) for op in state.graph if op.quantizable or op.role == "weighted"]
+    return [_row(model, state, op) for op in state.graph if op.quantizable or op.macs or op.parameters]
 
 
 def _row(model: nn.Module, state: QuantizationState, op: Op) -> Row:
@@ -32,7 +31,7 @@ def _row(model: nn.Module, state: QuantizationState, op: Op) -> Row:
     quantizers = _input_quantizers(module, op)
     weight = _weight_spec(module) if op.kind == "module" else None
     activation = quantizers[0].spec if quantizers else None
-    parameters = _parameters(module) if op.kind == "module" else {}
+    parameters = _parameters(module) if op.kind == "module" else _read_parameters(model, op)
     return {
         "name": op.name,
         "type": op.type,
@@ -42,10 +41,10 @@ def _row(model: nn.Module, state: QuantizationState, op: Op) -> Row:
         "activation_dtype": activation.dtype.name if activation else "fp32",
         "weight_bits": weight.dtype.bits if weight else 32,
         "activation_bits": activation.dtype.bits if activation else 32,
-        "params": sum(count for count, _, _ in parameters.values()),
-        "bytes": sum(size for _, size, _ in parameters.values()),
-        "float_bytes": sum(4 * count for count, _, _ in parameters.values()),
-        "macs": op.macs,
+        "params": sum(count for count, _ in parameters.values()),
+        "bytes": sum(size for _, size in parameters.values()),
+        "float_bytes": sum(4 * count for count, _ in parameters.values()),
+        "macs": op.macs if op.calls else None,  # what no forward reached is not known
         "kernel": _kernel(module, op, quantizers),
         "weight_sqnr": state.weight_sqnr.get(op.name),
         "activation_sqnr": state.activation_sqnr.get(op.name),
@@ -83,20 +82,42 @@ def _weight_spec(module: Any) -> TensorSpec | None:
     return TensorSpec.from_dict({key: value for key, value in spec.to_dict().items() if key != "axis"})
 
 
-def _parameters(module: nn.Module) -> dict[str, tuple[int, int, bool]]:
-    """Of each parameter: how many values, how many bytes, whether quantized."""
-    found = {name: (p.numel(), p.nbytes, False) for name, p in module.named_parameters(recurse=False)}
+def quantized_weights(model: nn.Module) -> list[tuple[TensorSpec, int, int, int]]:
+    """Of each quantized weight: spec, how many values, bytes in float, bytes now; shared ones once."""
+    found = {}
+    for module in model.modules():
+        if isinstance(module, WeightedModule):
+            found[id(module.weight), module.weight_spec] = (module.weight_spec, *_weight_size(module))
+    return list(found.values())
+
+
+def _weight_size(module: Any) -> tuple[int, int, int]:
     if isinstance(module, ConvertedWeighted):
         tensor = module.weight.tensor
-        extra = 0 if module.norm_factor is None else module.norm_factor.nbytes
-        found["weight"] = (tensor.numel(), tensor.nbytes + extra, True)
-    elif isinstance(module, PreparedWeighted):
-        quantizer: WeightQuantizer = module.weight_quantizer
-        params = quantizer.weight_params
-        size = packed_size(module.weight.numel(), quantizer.spec.dtype.bits) + params.scale.nbytes
-        size += 0 if params.zero_point is None else params.zero_point.nbytes
-        found["weight"] = (module.weight.numel(), size, True)
+        return tensor.numel(), tensor.numel() * module.weight.dtype.itemsize, tensor.nbytes
+    quantizer: WeightQuantizer = module.weight_quantizer
+    params = quantizer.weight_params
+    size = packed_size(module.weight.numel(), quantizer.spec.dtype.bits) + params.scale.nbytes
+    size += 0 if params.zero_point is None else params.zero_point.nbytes
+    return module.weight.numel(), module.weight.nbytes, size
+
+
+def _parameters(module: nn.Module) -> dict[str, tuple[int, int]]:
+    """Of each parameter: how many values, how many bytes."""
+    found = {name: (p.numel(), p.nbytes) for name, p in module.named_parameters(recurse=False)}
+    if isinstance(module, WeightedModule):
+        count, _, size = _weight_size(module)
+        factor = module.norm_factor if isinstance(module, ConvertedWeighted) else None
+        found["weight"] = (count, size + (0 if factor is None else factor.nbytes))
     return found
+
+
+def _read_parameters(model: nn.Module, op: Op) -> dict[str, tuple[int, int]]:
+    """Of each parameter that a function multiplies by and no other row has, as `_parameters`."""
+    found = dict(model.named_parameters(remove_duplicate=False))
+    owned = {f"{module.op_name}.weight" for module in model.modules() if isinstance(module, WeightedModule)}
+    own = [name for name in op.parameters if name in found and name not in owned]
+    return {name: (found[name].numel(), found[name].nbytes) for name in own}
 
 
 def _kernel(module: Any, op: Op, quantizers: list[InputQuantizer]) -> str:

@@ -11,7 +11,7 @@ from torch import nn
 
 from subbyte.adaptor.pytorch.prepare import model_bytes
 from subbyte.adaptor.pytorch.state import state_of
-from subbyte.report.rows import Row, rows_of
+from subbyte.report.rows import Row, quantized_weights, rows_of
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,16 @@ class Summary:
     def footer(self) -> str:
         """The totals, in words."""
         totals = self.totals
-        macs = ", ".join(f"{key} {share:.1%}" for key, share in totals["macs_share"].items()) or "not recorded"
-        return (
+        size = (
             f"{totals['params']:,} parameters: {totals['float_bytes']:,} bytes in float, {totals['bytes']:,} now "
-            f"({totals['compression']:.2f}x smaller)\n"
-            f"{totals['macs']:,} multiply-accumulates a sample: {macs}\n"
-            f"low-bit (under 8 bits) share of multiply-accumulates: {totals['low_bit_macs_share']:.1%}"
+            f"({totals['compression']:.2f}x smaller)"
+        )
+        if not totals["macs"]:
+            return f"{size}\nmultiply-accumulates: not recorded, as no forward was run"
+        shares = ", ".join(f"{key} {share:.1%}" for key, share in totals["macs_share"].items())
+        return (
+            f"{size}\n{totals['macs']:,} multiply-accumulates a sample: {shares}\n"
+            f"low-bit share of these (a factor under 8 bits): {totals['low_bit_macs_share']:.1%}"
         )
 
     def _table(self) -> Table:
@@ -58,7 +62,7 @@ class Summary:
             asked = "as requested" if row["requested"] == row["realized"] else f"requested {row['requested']}"
             table.add_row(
                 row["name"], row["type"], row["weight_dtype"] or "-", row["activation_dtype"], asked,
-                f"{row['params']:,}", f"{row['bytes']:,}", f"{row['macs']:,}",
+                f"{row['params']:,}", f"{row['bytes']:,}", "-" if row["macs"] is None else f"{row['macs']:,}",
                 _decibels(row["weight_sqnr"]), _decibels(row["activation_sqnr"]), row["kernel"],
             )  # fmt: skip
         return table
@@ -78,26 +82,36 @@ def summary(model: nn.Module) -> Summary:
         ModelError: the model is not quantized.
     """
     rows = rows_of(model)
-    return Summary(rows, totals_of(rows, state_of(model).float_bytes, _bytes(model, rows)))
+    return Summary(rows, totals_of(model, rows))
 
 
-def totals_of(rows: list[Row], float_bytes: int, quantized_bytes: int) -> dict[str, Any]:
-    """The footer's figures."""
-    macs = sum(row["macs"] for row in rows)
+def totals_of(model: nn.Module, rows: list[Row]) -> dict[str, Any]:
+    """The footer's figures; a weight that several ops share counts once."""
+    state = state_of(model)
+    quantized = quantized_weights(model)
+    by_bits = Counter({"w32": state.float_params})
+    for spec, count, _, _ in quantized:
+        by_bits[f"w{spec.dtype.bits}"] += count
+        by_bits["w32"] -= count
+    saved = sum(before - now for _, _, before, now in quantized)
+    size = model_bytes(model) if state.converted else state.float_bytes - saved
+    return {
+        "params": state.float_params,
+        "params_by_bits": {key: count for key, count in by_bits.items() if count},
+        "float_bytes": state.float_bytes,
+        "bytes": size,
+        "compression": state.float_bytes / max(size, 1),
+    } | _macs(rows)
+
+
+def _macs(rows: list[Row]) -> dict[str, Any]:
     by_bits: Counter[str] = Counter()
     for row in rows:
         weight = "" if row["weight_dtype"] is None else f"w{row['weight_bits']}"
-        by_bits[f"{weight}a{row['activation_bits']}"] += row["macs"]
-    low = sum(row["macs"] for row in rows if _bits(row) < 8)
-    params: Counter[str] = Counter()
-    for row in rows:
-        params[f"w{row['weight_bits']}"] += row["params"]
+        by_bits[f"{weight}a{row['activation_bits']}"] += row["macs"] or 0
+    macs = by_bits.total()
+    low = sum(row["macs"] or 0 for row in rows if _bits(row) < 8)
     return {
-        "params": sum(row["params"] for row in rows),
-        "params_by_bits": {key: count for key, count in params.items() if count},
-        "float_bytes": float_bytes,
-        "bytes": quantized_bytes,
-        "compression": float_bytes / max(quantized_bytes, 1),
         "macs": macs,
         "macs_share": {key: count / macs for key, count in by_bits.most_common() if count},
         "low_bit_macs_share": low / macs if macs else 0.0,
@@ -108,14 +122,6 @@ def _bits(row: Row) -> int:
     """The narrower of weight and input; an op without weight has only the input."""
     bits: int = min(row["weight_bits"] if row["weight_dtype"] else 32, row["activation_bits"])
     return bits
-
-
-def _bytes(model: nn.Module, rows: list[Row]) -> int:
-    if state_of(model).converted:
-        return model_bytes(model)
-    quantized = {row["name"] for row in rows if row["weight_dtype"] not in (None, "fp32")}
-    saved: int = sum(row["float_bytes"] - row["bytes"] for row in rows if row["name"] in quantized)
-    return state_of(model).float_bytes - saved
 
 
 def _decibels(value: float | None) -> str:

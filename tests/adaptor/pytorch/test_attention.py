@@ -148,3 +148,34 @@ def test_transformer_encoder_takes_no_fast_path_around_its_quantizers() -> None:
             scale.mul_(50)
             assert not torch.equal(prepared(x), got), op
             scale.div_(50)
+
+
+class Eager(nn.Module):
+    """Attention as models write it out, with a mask of any kind before the softmax."""
+
+    def __init__(self, value: float, as_module: bool) -> None:
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.value = value
+        self.softmax = nn.Softmax(-1) if as_module else lambda x: torch.softmax(x, dim=-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.q(x) @ self.k(x).transpose(-2, -1) * 0.3
+        scores = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), self.value)
+        return self.softmax(scores) @ self.v(x)
+
+
+@pytest.mark.parametrize("value", [-math.inf, torch.finfo(torch.float32).min, -1e9, -1e4])
+@pytest.mark.parametrize("as_module", [True, False])
+@pytest.mark.parametrize("config", ["w8a8", "w8a8:dynamic", "w8a8:kl"])
+def test_masked_scores_are_not_quantized(value: float, as_module: bool, config: str) -> None:
+    model, x = randomized(Eager(value, as_module)), seeded((2, 5, 8))
+    prepared = subbyte.prepare(model, config, x)
+    rows = {row["type"].lower(): row for row in subbyte.summary(prepared).rows}
+    assert rows["softmax"]["activation_dtype"] == ("fp32" if "dynamic" in config else "uint8")
+    with torch.no_grad():
+        assert torch.equal(prepared(x), subbyte.convert(prepared)(x))
+        assert (prepared(x) - model(x)).abs().max() < 0.06
+        changed = x.clone()
+        changed[:, -1] += 3  # no earlier position may see the last
+        assert torch.equal(prepared(changed)[:, :-1], prepared(x)[:, :-1]) or "dynamic" in config

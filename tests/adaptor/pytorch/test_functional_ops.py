@@ -257,3 +257,51 @@ def test_results_written_to_out() -> None:
         quantized = subbyte.quantize(model, "w8a8", x)
         want = model(x)
         assert (quantized(x) - want).abs().max() < 0.1 * want.abs().max()
+
+
+class FromTheInput(nn.Module):
+    """The network's input is met again after a layer; a scale for each sample and a mask are inputs too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor, scale: Tensor, mask: Tensor) -> Tensor:
+        y = (torch.sigmoid(x) + self.linear(x)) * scale
+        return torch.cat([y, x]) + mask
+
+
+def test_the_input_of_the_network_is_quantized_where_a_layer_reads_it_too() -> None:
+    x, scale, mask = seeded((3, 6)), torch.rand(3, 1), torch.zeros(6, 6)
+    mask[0] = torch.finfo(torch.float32).min
+    model = randomized(FromTheInput())
+    prepared = subbyte.prepare(model, "w8a8", [(x, scale, mask)])
+    rows = {row["name"]: row for row in subbyte.summary(prepared).rows}
+    assert list(rows) == ["linear", "sigmoid", "add", "cat"] or set(rows) == {"linear", "sigmoid", "add", "cat"}
+    assert all(row["activation_dtype"] == "uint8" for row in rows.values())
+    with torch.no_grad():
+        assert torch.equal(prepared(x, scale, mask), subbyte.convert(prepared)(x, scale, mask))
+        assert (prepared(x, scale, mask) - model(x, scale, mask))[1:].abs().max() < 0.1
+    named = {"op_name_dict": {"add": {"activation": {"dtype": ["uint2"]}}}}
+    rows = {row["name"]: row for row in subbyte.summary(subbyte.quantize(model, named, [(x, scale, mask)])).rows}
+    assert rows["add"]["activation_dtype"] == "uint2"
+
+
+def test_the_first_residual_of_a_transformer_is_quantized() -> None:
+    layer = randomized(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True))
+    rows = {row["name"]: row for row in subbyte.summary(subbyte.quantize(layer, "w8a8", seeded((2, 5, 8)))).rows}
+    assert {name for name in rows if name.startswith("add")} == {"add", "add_1"}
+
+
+def test_two_float_masks_that_are_added_stay_float() -> None:
+    class Masks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 6)
+
+        def forward(self, x: Tensor, one: Tensor, other: Tensor) -> Tensor:
+            return torch.softmax(self.linear(x) + (one + other), -1)
+
+    mask = torch.zeros(6).masked_fill(torch.arange(6) == 2, float("-inf"))
+    quantized = subbyte.quantize(Masks(), "w8a8", [(seeded((3, 6)), mask, mask)])
+    assert {row["type"] for row in subbyte.summary(quantized).rows} == {"Linear", "softmax"}

@@ -1,17 +1,18 @@
 """Turning the ops of a copied model into prepared ones, one op at a time."""
 
 from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
 from torch import nn
 
 from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
-from subbyte.adaptor.pytorch.functional_mode import FloatModule, FunctionalScope, ScopedModule
+from subbyte.adaptor.pytorch.functional_mode import FUSED, FloatModule, FunctionalScope, ScopedModule
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_TYPES
 from subbyte.adaptor.pytorch.graph import Call, Op
 from subbyte.adaptor.pytorch.inputs import InputQuantizers, Slots
 from subbyte.adaptor.pytorch.modules import WeightedHandler, handler_of
-from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted, QuantizedModule
+from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted, QuantizedModule, WeightedModule
 from subbyte.adaptor.pytorch.state import QuantizationState
 from subbyte.adaptor.pytorch.swap import swap, unswap
 from subbyte.adaptor.pytorch.weight import WeightQuantizer, fold_into, folds_first
@@ -46,6 +47,7 @@ def attach(model: nn.Module, state: QuantizationState, names: Iterable[str], *, 
                 _calibrate_weight(state, module)
     if _has_functional(state):
         _attach_functions(model, state)
+    _attach_weights_read_by_code(model, state)
 
 
 def reset(model: nn.Module, state: QuantizationState, name: str) -> None:
@@ -163,6 +165,21 @@ def _attach_functions(model: nn.Module, state: QuantizationState) -> None:
     for name in root | set(state.graph.order):
         scope = scope_of(model, state, name)
         scope.active, scope.order = True, state.graph.order.get(name, [])
+
+
+def _attach_weights_read_by_code(model: nn.Module, state: QuantizationState) -> None:
+    fused = {name for name, module in model.named_modules() if isinstance(module, FUSED)}
+    for name in fused if isinstance(model, QuantizedModule | FloatModule) else fused | {""}:
+        scope_of(model, state, name)
+    weighted = [module for module in model.modules() if isinstance(module, WeightedModule)]
+    read = [module for module in weighted if module.op_name in state.graph.read_by_code]
+    for one, other in product(read, weighted):
+        if one.weight is other.weight and one.weight_spec != other.weight_spec:
+            raise ConfigError(
+                f"ops {one.op_name!r} and {other.op_name!r} share a weight that the model's code reads by itself, so "
+                "they must have one weight precision; give both the same"
+            )
+    state.run.read_by_code = list(read)
 
 
 def _attach_function(model: nn.Module, state: QuantizationState, op: Op) -> None:

@@ -6,10 +6,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.batch_norm import AbsorbedBatchNorm, FoldedBatchNorm
+from subbyte.adaptor.pytorch.functional_mode import ScopedModule
+from subbyte.adaptor.pytorch.packed_weight import PackedWeight
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
 from subbyte.adaptor.pytorch.state import QuantizationState, is_quantized, state_of
 from subbyte.adaptor.pytorch.swap import swap
-from subbyte.adaptor.pytorch.weight import PackedWeight, folded, folds_first
+from subbyte.adaptor.pytorch.weight import folded, folds_first
 from subbyte.errors import ModelError
 from subbyte.spec import TensorSpec
 
@@ -67,8 +69,17 @@ def finish(model: nn.Module, state: QuantizationState) -> None:
             AbsorbedBatchNorm.absorb(module)
     for quantizer in state.static_quantizers():
         quantizer.statistics = quantizer.algorithm.statistics(quantizer.spec)
+    if state.found_later == {}:
+        find_nothing_later(model, state)
     state.converted = True
     model.eval()  # new modules too
+
+
+def find_nothing_later(model: nn.Module, state: QuantizationState) -> None:
+    """Spare the first forward of a model without data its recording: no function is quantized."""
+    state.found_later = None
+    if isinstance(model, ScopedModule):
+        model.functional_scope.before_first = None
 
 
 def _pack(module: Any, packed: Packed) -> tuple[PackedWeight, Tensor | None, Tensor | None]:

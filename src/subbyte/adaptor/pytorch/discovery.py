@@ -1,5 +1,6 @@
 """Discovery: one float forward that records ops, who makes and who reads each value, first and last layers."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,9 +15,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.call_site import call_site
 from subbyte.adaptor.pytorch.composites import COMPOSITES
-from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_OPS, FunctionalOp
+from subbyte.adaptor.pytorch.functional_op import FunctionalOp, writes
+from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_OPS, FUNCTIONAL_TYPES
 from subbyte.adaptor.pytorch.graph import Call, Graph, Op
 from subbyte.adaptor.pytorch.modules import ModuleHandler, WeightedHandler, handler_of
+from subbyte.adaptor.pytorch.packed_weight import PackedWeight
 from subbyte.adaptor.pytorch.swap import float_class
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -28,13 +31,19 @@ class _Value:
 
     Args:
         producer: the node that made it.
-        from_input: whether it reads the network's input through no weighted op.
+        inputs: the network's inputs that it reads through no weighted op.
         weighted: whether a weighted op lies behind it.
+        parameters: what it is made of, where that is parameters alone.
     """
 
     producer: str
-    from_input: bool
-    weighted: bool
+    inputs: frozenset[str] = frozenset()
+    weighted: bool = False
+    parameters: frozenset[str] = frozenset()
+
+    @property
+    def is_data(self) -> bool:
+        return self.weighted or bool(self.inputs)
 
 
 @dataclass
@@ -58,7 +67,12 @@ class _Recorder:
     values: Any = field(default_factory=WeakIdKeyDictionary)
     stack: list[nn.Module] = field(default_factory=list)
     function_names: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    parameters: dict[int, str] = field(default_factory=dict)
+    owners: dict[int, str] = field(default_factory=dict)
     samples: int = 1
+    macs: Counter[str] = field(default_factory=Counter)
+    operands: dict[tuple[str, str], list[list[_Value | None]]] = field(default_factory=dict)
+    signals: set[str] = field(default_factory=set)
 
     def is_leaf(self, module: nn.Module) -> bool:
         return module in self.handlers or isinstance(module, NORMS)
@@ -74,16 +88,31 @@ class _Recorder:
     def known(self, tensors: Any) -> list[_Value | None]:
         return [self.values.get(x) for x in tensors]
 
-    def new_value(self, key: str, sources: list[_Value | None], outputs: Any, weighted: bool) -> None:
-        known = [source for source in sources if source is not None]
+    def parameters_of(self, x: Any) -> frozenset[str]:
+        """The parameters that a tensor is made of, where it is made of nothing else."""
+        if isinstance(x, nn.Parameter | PackedWeight):
+            return frozenset({self.parameters.get(id(x), "")})
+        value = self.values.get(x)
+        return frozenset() if value is None else value.parameters
+
+    def new_value(self, key: str, tensors: Any, outputs: Any, weighted: bool) -> None:
+        """Note where outputs come from: from these tensors, through the node `key`."""
+        known = [source for source in self.known(tensors) if source is not None]
         value = _Value(
             key,
-            from_input=not weighted and any(source.from_input for source in known),
+            inputs=frozenset() if weighted else frozenset().union(*(source.inputs for source in known)),
             weighted=weighted or any(source.weighted for source in known),
         )
+        if not value.is_data:
+            value = replace(value, parameters=frozenset().union(*map(self.parameters_of, tensors)))
         for output in tree_leaves(outputs):
             if isinstance(output, Tensor):
                 self.values[output] = value
+
+    def note_signals(self, tensors: Any) -> None:
+        """What a weighted op reads as its input is a signal, as a mask is not."""
+        sources = self.known(x for x in tensors if x.is_floating_point())
+        self.signals.update(*(source.inputs for source in sources if source is not None))
 
     def unique(self, key: str) -> str:
         """A node for each call: a loop calls the same place several times."""
@@ -102,23 +131,25 @@ class _Recorder:
         handler = self.handlers.get(module)
         if handler is None:
             self.nodes[key] = _Node(producers, norm=name)
-            self.new_value(key, sources, output, weighted=False)
+            self.new_value(key, tensors, output, weighted=False)
             return
-        weighted = handler.role == "weighted"
+        weighted = handler.holds_weight
         self.nodes[key] = _Node(producers, name, weighted)
         first = sources[0].producer if sources and sources[0] is not None else None
-        reads_input = weighted and any(source is not None and source.from_input for source in sources)
+        reads_input = weighted and any(source is not None and source.inputs for source in sources)
         op = replace(
             module_op(module, name, handler),
             calls=(Call(call_site(), (first,)),),
-            macs=handler.macs(module, inputs, output) // max(self.samples, 1) if tensors else 0,
             positions=frozenset({"first"} if reads_input else ()),
         )
         self.graph.merge(Graph({name: op}))
-        self.new_value(key, sources, output, weighted)
+        self.macs[name] += handler.macs(module, inputs, output) if tensors else 0
+        if weighted:
+            self.note_signals(tensors)
+        self.new_value(key, tensors, output, weighted)
 
-    def record_function(self, op: FunctionalOp, function: Any, args: Any, kwargs: Any, output: Any) -> str:
-        """Record a functional op; returns its node."""
+    def record_function(self, op: FunctionalOp, function: Any, args: Any, kwargs: Any, output: Any) -> tuple[str, bool]:
+        """Record a functional op; returns its node, and whether it multiplies by a weight."""
         inputs = op.inputs(args, kwargs)
         site = call_site(function.__name__)
         sources = self.known(inputs)
@@ -126,13 +157,28 @@ class _Recorder:
         producers = tuple(source.producer if source else None for source in sources)
         if op.op_type == "scaled_dot_product_attention":
             producers = (*producers[:2], None, producers[2])
-        derived = [source is not None and source.weighted for source in sources]
-        quantizable = op.holds_weight or (all(derived) if op.needs_all else any(derived))
-        macs = op.macs(inputs, output) // max(self.samples, 1)
-        call = Call(site, producers, quantizable)
-        self.graph.merge(Graph({name: Op(name, op.op_type, op.role, "function", self.scope, (call,), macs=macs)}))
+        parameters = [self.parameters_of(x) for x in inputs]
+        weighted = op.is_weighted([bool(names) for names in parameters])
+        read = frozenset().union(*parameters) if weighted else frozenset()
+        call = Call(site, producers, quantizable=False)
+        recorded = Op(name, op.op_type, op.role, "function", self.scope, (call,), parameters=tuple(sorted(read)))
+        self.graph.merge(Graph({name: recorded}))
         self.graph.order.setdefault(self.scope, []).append((op.op_type, site))
-        return name
+        self.macs[name] += op.macs(inputs, output, args)
+        self.operands.setdefault((name, site), []).append(sources)
+        if weighted or (op.role == "matmul" and all(source is not None and source.is_data for source in sources)):
+            self.note_signals(inputs)
+        return name, weighted
+
+    def is_signal(self, source: _Value | None) -> bool:
+        """Whether a value is one that is quantized: not a parameter, a constant, or a mask."""
+        return source is not None and (source.weighted or not self.signals.isdisjoint(source.inputs))
+
+    def note_weights_read(self, leaves: Any) -> None:
+        """Of the weights among the arguments of a function that is called by no op: whose they are."""
+        for leaf in leaves:
+            if isinstance(leaf, nn.Parameter | PackedWeight) and id(leaf) in self.owners:
+                self.graph.read_by_code.add(self.owners[id(leaf)])
 
     def _function_name(self, op_type: str, site: str) -> str:
         key = (self.scope, op_type, site)
@@ -158,23 +204,24 @@ class _DiscoveryMode(TorchFunctionMode):
         if function in COMPOSITES:
             with self:
                 return COMPOSITES[function](*args, **kwargs)
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        leaves = tree_leaves((args, kwargs))
+        tensors = [x for x in leaves if isinstance(x, Tensor)]
         sources = recorder.known(tensors)
         output = function(*args, **kwargs)
         outputs = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
-        if _writes(function) and tensors:
+        if writes(function) and tensors:
             outputs.append(tensors[0])
         if not outputs:
             return output
+        recorder.note_weights_read(leaves)
         op = FUNCTIONAL_OPS.get(function)
-        named = ""
+        name, weighted = "", False
         if op is not None and op.inputs(args, kwargs):
-            named = recorder.record_function(op, function, args, kwargs, output)
-        key = recorder.unique(named or self._place(function.__name__))
+            name, weighted = recorder.record_function(op, function, args, kwargs, output)
+        key = recorder.unique(name or self._place(function.__name__))
         producers = tuple(source.producer for source in sources if source is not None)
-        weighted = op is not None and op.holds_weight
         recorder.nodes[key] = _Node(producers, weighted=weighted)
-        recorder.new_value(key, sources, outputs, weighted)
+        recorder.new_value(key, tensors, outputs, weighted)
         return output
 
     def _place(self, function_name: str) -> str:
@@ -194,19 +241,24 @@ def discover(model: nn.Module, batch: Batch, names: dict[tuple[str, str, str], s
         every op in the order it ran, modules that were not reached last.
     """
     batch = batch.copied()
+    handlers = quantizable_modules(model)
+    paths = {module: name for name, module in model.named_modules()}
     recorder = _Recorder(
-        {module: name for name, module in model.named_modules()},
-        quantizable_modules(model),
+        paths,
+        handlers,
         function_names={} if names is None else names,
+        parameters={id(parameter): name for name, parameter in model.named_parameters()},
+        owners={id(module.weight): paths[module] for module, kind in handlers.items() if kind.role == "weighted"},
     )
     inputs = [x for x in tree_leaves((batch.args, batch.kwargs)) if isinstance(x, Tensor)]
     recorder.samples = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
     for index, x in enumerate(inputs):
         key = f"input{index}"
         recorder.nodes[key] = _Node(())
-        recorder.values[x] = _Value(key, from_input=True, weighted=False)
+        recorder.values[x] = _Value(key, inputs=frozenset({key}))
     with unchanged(model), _hooks(recorder), _DiscoveryMode(recorder):
         output = batch.run(model)
+    _mark_calls(recorder)
     _mark_last(recorder, output)
     _mark_norms(recorder, model, output)
     for module, handler in recorder.handlers.items():
@@ -276,6 +328,21 @@ def _hooks(recorder: _Recorder) -> Iterator[None]:
             handle.remove()
 
 
+def _mark_calls(recorder: _Recorder) -> None:
+    """What is known once all has run: multiply-accumulates, and which values are of the kind that is quantized."""
+    ops = recorder.graph.ops
+    for name, op in ops.items():
+        calls = op.calls
+        if op.kind == "function":
+            rule = all if FUNCTIONAL_TYPES[op.type].needs_all else any
+            occurrences = {call.site: recorder.operands[name, call.site] for call in calls}
+            calls = tuple(
+                replace(call, quantizable=any(rule(map(recorder.is_signal, x)) for x in occurrences[call.site]))
+                for call in calls
+            )
+        ops[name] = replace(op, calls=calls, macs=recorder.macs[name] // max(recorder.samples, 1))
+
+
 def _mark_last(recorder: _Recorder, output: Any) -> None:
     """Last: every weighted op whose value reaches the output through no other weighted op."""
     pending = [value.producer for value in recorder.known(_tensors(output)) if value is not None]
@@ -309,6 +376,7 @@ def _mark_norms(recorder: _Recorder, model: nn.Module, output: Any) -> None:
             continue
         before = recorder.nodes[node.sources[0]]
         alone = len(readers[node.sources[0]]) == 1 and node.sources[0] not in shown
+        alone = alone and before.op not in recorder.graph.read_by_code
         if before.op and alone and ran[before.op] == 1 and _fits(model, before.op, node.norm, recorder):
             recorder.graph.ops[before.op] = replace(recorder.graph.ops[before.op], norm=node.norm)
 
@@ -325,9 +393,3 @@ def _fits(model: nn.Module, op: str, norm: str, recorder: _Recorder) -> bool:
 
 def _tensors(tree: Any) -> list[Tensor]:
     return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
-
-
-def _writes(function: Any) -> bool:
-    """Whether a function writes into its first argument."""
-    name = getattr(function, "__name__", "")
-    return name in ("__setitem__",) or name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))

@@ -8,17 +8,22 @@ from typing import Any
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from subbyte.adaptor.pytorch.call_site import call_site, source_line
 from subbyte.adaptor.pytorch.composites import COMPOSITES
+from subbyte.adaptor.pytorch.functional_op import writes
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_OPS
 from subbyte.adaptor.pytorch.inputs import Slots
 from subbyte.adaptor.pytorch.phase import Run
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.adaptor.pytorch.swap import Swapped, float_class
-from subbyte.errors import UnseenOpError
+from subbyte.errors import ModelError, UnseenOpError
 
 SiteKey = tuple[str, str]  # type of op, place
+
+# Their forward may hand the weights of the layers inside to one fused function, but not under a function mode.
+FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
 
 
 @dataclass
@@ -30,7 +35,7 @@ class FunctionalScope:
         run: what the model's forward is for.
         slots: the quantizers of each known op; an op that stays float has None in every slot.
         order: the ops in the order one forward ran them; torch.compile, which sees no places, goes by it.
-        active: whether any functional op of the model is quantized; otherwise they run as they are.
+        active: whether functional ops are looked up; otherwise they run as they are.
         before_first: of a model quantized without data: called once with the model and its arguments, it finds
             the functional ops.
     """
@@ -59,6 +64,10 @@ class FunctionalMode(TorchFunctionMode):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
+        if self.scope.run.read_by_code:
+            args, kwargs = _with_quantized_weights(self.scope.run.read_by_code, function, (args, kwargs))
+        if not self.scope.active:
+            return function(*args, **kwargs)
         if function in COMPOSITES:
             with self:
                 return COMPOSITES[function](*args, **kwargs)
@@ -97,8 +106,29 @@ class FunctionalMode(TorchFunctionMode):
         return (op_type, f"call {self.calls} under torch.compile")
 
 
+def _with_quantized_weights(modules: list[Any], function: Any, given: Any) -> Any:
+    """Arguments with the weights of quantized modules replaced by what those compute with.
+
+    Raises:
+        ModelError: the function writes into one.
+    """
+    weights = {id(module.weight): module for module in modules}
+
+    def quantized(leaf: Any) -> Any:
+        return weights[id(leaf)].read_weight() if id(leaf) in weights else leaf
+
+    args, _ = given
+    if writes(function) and args and id(args[0]) in weights:
+        raise ModelError(
+            f"the weight of op {weights[id(args[0])].op_name!r} is written in forward ({function.__name__}), which a "
+            "quantized weight cannot be; move that to the training loop, or leave the op fp32"
+        )
+    with torch._C.DisableTorchFunction():
+        return tree_map(quantized, given)
+
+
 class ScopedModule(Swapped):
-    """Mixin of a module whose own code calls functional ops."""
+    """Mixin of a module whose own code calls functional ops, or reads weights of its children."""
 
     functional_scope: FunctionalScope
 
@@ -110,13 +140,14 @@ class ScopedModule(Swapped):
         if scope.before_first is not None:
             scope.before_first(self, args, kwargs)  # type: ignore[arg-type]
             scope.before_first = None
-        if not scope.active:
+        if not (scope.active or scope.run.read_by_code or isinstance(self, FUSED)):
             return forward(self, *args, **kwargs)
         if torch.compiler.is_compiling():
             mode = FunctionalMode(scope)
             with mode:
                 output = forward(self, *args, **kwargs)
-            mode.check_order()
+            if scope.active:
+                mode.check_order()
             return output
         return _uncompiled(_in_mode)(forward, scope, self, args, kwargs)
 

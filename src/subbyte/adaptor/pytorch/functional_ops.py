@@ -1,53 +1,17 @@
 """The torch functions that are ops of their own: which, what of them is quantized, how they compute."""
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from subbyte.adaptor.pytorch.inputs import Slots, quantized, snapped
+from subbyte.adaptor.pytorch.float_functions import FLOAT_FUNCTIONS
+from subbyte.adaptor.pytorch.functional_op import Function, FunctionalOp, writes
+from subbyte.adaptor.pytorch.inputs import Slots, quantized, quantized_scores, snapped
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.numerics import accumulator, rescale, without_autocast
-from subbyte.spec import Role
-
-Function = Callable[..., Any]
-
-
-class FunctionalOp(ABC):
-    """One kind of torch function. Holds no state.
-
-    Class attributes:
-        shares_params: whether all inputs have one quantizer (cat).
-        needs_all: whether the op is quantized only where every tensor input descends from a weighted op:
-            so masks, position tables and other constants that are added or multiplied stay as they are.
-        holds_weight: whether one of its inputs is a weight, so that it is one of the weighted ops of the network.
-    """
-
-    op_type: ClassVar[str]
-    role: ClassVar[Role] = "other"
-    shares_params: ClassVar[bool] = False
-    needs_all: ClassVar[bool] = True
-    holds_weight: ClassVar[bool] = False
-
-    @abstractmethod
-    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        """The tensors that are quantized, one for each slot; fewer than two of add or mul mean: not an op."""
-
-    @abstractmethod
-    def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
-        """The function of the quantized inputs."""
-
-    def slot_count(self, inputs: list[Tensor]) -> int:
-        """How many quantizers the op has."""
-        return 1 if self.shares_params else len(inputs)
-
-    def macs(self, inputs: list[Tensor], output: Tensor) -> int:
-        """Multiply-accumulates of one call."""
-        return 0
 
 
 class Elementwise(FunctionalOp):
@@ -106,7 +70,10 @@ class MatrixProduct(FunctionalOp):
         a, b = self.inputs(args, kwargs)
         return product(a, b, slots[0], slots[1])
 
-    def macs(self, inputs: list[Tensor], output: Tensor) -> int:
+    def is_weighted(self, parameters: list[bool]) -> bool:
+        return any(parameters)
+
+    def macs(self, inputs: list[Tensor], output: Tensor, args: tuple[Any, ...]) -> int:
         return int(output.numel() * inputs[0].shape[-1])
 
 
@@ -146,7 +113,7 @@ class Attention(FunctionalOp):
             return scores
         return scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
 
-    def macs(self, inputs: list[Tensor], output: Tensor) -> int:
+    def macs(self, inputs: list[Tensor], output: Tensor, args: tuple[Any, ...]) -> int:
         query, key, _ = inputs
         return int(query.numel() * key.shape[-2] + output.numel() * key.shape[-2])
 
@@ -165,28 +132,21 @@ class Activation(FunctionalOp):
         (x,) = self.inputs(args, kwargs)
         rest = {key: value for key, value in kwargs.items() if key != "input"}
         in_place = function in IN_PLACE or rest.get("inplace")
-        value = quantized(x, slots[0])
+        value = self.quantized(x, slots[0])
         if in_place and value is not x:
             value = x.copy_(value)
         return function(value, *args[1:], **rest)
 
+    def quantized(self, x: Tensor, quantizer: InputQuantizer | None) -> Tensor:
+        """The value that the function is computed of."""
+        return quantized(x, quantizer)
 
-class FloatOnly(FunctionalOp):
-    """A function that multiplies and is not quantized, such as `linear` with a parameter: shown as float."""
 
-    needs_all = False
+class Softmax(Activation):
+    """`softmax`, whose scores may be masked."""
 
-    def __init__(self, op_type: str, *, holds_weight: bool) -> None:
-        self.op_type = op_type  # type: ignore[misc]
-        self.holds_weight = holds_weight  # type: ignore[misc]
-
-    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        given = [*args, *kwargs.values()]
-        tensors = [x for each in given for x in (each if isinstance(each, tuple | list) else [each])]
-        return [x for x in tensors if isinstance(x, Tensor)]
-
-    def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
-        return function(*args, **kwargs)
+    def quantized(self, x: Tensor, quantizer: InputQuantizer | None) -> Tensor:
+        return quantized_scores(x, quantizer)
 
 
 def product(a: Tensor, b: Tensor, a_quantizer: InputQuantizer | None, b_quantizer: InputQuantizer | None) -> Tensor:
@@ -206,15 +166,8 @@ def product(a: Tensor, b: Tensor, a_quantizer: InputQuantizer | None, b_quantize
     return rescale(total, a_scale * b_scale, None).to(a.dtype)
 
 
-def _is_in_place(function: Function) -> bool:
-    name = getattr(function, "__name__", "")
-    return name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
-
-
 _T = Tensor
 _ACTIVATIONS = ("gelu", "silu", "sigmoid", "tanh", "softmax", "hardswish", "hardsigmoid", "elu", "leaky_relu")
-_WEIGHTED = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-             "embedding", "bilinear")  # fmt: skip
 
 
 def _table() -> dict[Function, FunctionalOp]:
@@ -226,17 +179,14 @@ def _table() -> dict[Function, FunctionalOp]:
     table |= dict.fromkeys([torch.cat, torch.concat, torch.concatenate], cat)
     table |= dict.fromkeys([torch.matmul, torch.bmm, torch.mm, _T.matmul, _T.bmm, _T.mm, _T.__matmul__], matmul)
     for name in _ACTIVATIONS:
-        activation = Activation(name)
+        activation = Softmax(name) if name == "softmax" else Activation(name)
         for holder in (F, torch, _T):
             for spelling in (name, f"{name}_"):
                 if hasattr(holder, spelling):
                     table[getattr(holder, spelling)] = activation
-    table |= {getattr(F, name): FloatOnly(name, holds_weight=True) for name in _WEIGHTED}
-    table |= {getattr(torch, name): FloatOnly(name, holds_weight=True) for name in ("addmm", "baddbmm")}
-    table |= {torch.einsum: FloatOnly("einsum", holds_weight=False), _T.addmm: FloatOnly("addmm", holds_weight=True)}
-    return table
+    return table | FLOAT_FUNCTIONS
 
 
 FUNCTIONAL_OPS = _table()
-IN_PLACE = frozenset(function for function in FUNCTIONAL_OPS if _is_in_place(function))
+IN_PLACE = frozenset(function for function in FUNCTIONAL_OPS if writes(function))
 FUNCTIONAL_TYPES = {op.op_type: op for op in FUNCTIONAL_OPS.values()}

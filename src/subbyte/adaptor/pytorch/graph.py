@@ -36,6 +36,7 @@ class Op:
         macs: multiply-accumulates for one sample.
         norm: the BatchNorm that follows it and nothing else, or empty.
         fused: whether it is computed as part of the op before it (see `fuse`).
+        parameters: of a function that multiplies by parameters, their names.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Op:
     macs: int = 0
     norm: str = ""
     fused: bool = False
+    parameters: tuple[str, ...] = ()
 
     @property
     def info(self) -> OpInfo:
@@ -72,15 +74,23 @@ class Op:
             macs=self.macs or other.macs,
             norm=self.norm if self.calls else other.norm,
             fused=self.fused if self.calls else other.fused,
+            parameters=tuple(sorted({*self.parameters, *other.parameters})),
         )
 
 
 @dataclass
 class Graph:
-    """The ops of a model by name, in the order they first ran, and for each scope the order of its functions."""
+    """What was recorded of a model.
+
+    Args:
+        ops: by name, in the order they first ran.
+        order: for each scope the order of its functions.
+        read_by_code: the weighted ops whose weight the model's own code reads, as in `F.linear(x, table.weight)`.
+    """
 
     ops: dict[str, Op] = field(default_factory=dict)
     order: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    read_by_code: set[str] = field(default_factory=set)
 
     def merge(self, other: "Graph") -> list[str]:
         """Take in another forward's recording; returns the names of ops that are new or have new calls."""
@@ -92,6 +102,7 @@ class Graph:
                 changed.append(name)
         for scope, sites in other.order.items():
             self.order.setdefault(scope, sites)
+        self.read_by_code |= other.read_by_code
         return changed
 
     def __iter__(self) -> Iterator[Op]:

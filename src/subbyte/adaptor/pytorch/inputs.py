@@ -11,6 +11,7 @@ from subbyte.adaptor.pytorch.phase import Run
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.errors import UnseenOpError
 
+MASKED = -1e4  # exp of this is zero beside any score; masks are this, -1e9, the least float, or -inf
 Slots = tuple[InputQuantizer | None, ...]
 
 
@@ -71,6 +72,12 @@ def quantized(x: Tensor, quantizer: InputQuantizer | None) -> Tensor:
         return x
     y: Tensor = quantizer(x)
     return y
+
+
+def quantized_scores(x: Tensor, quantizer: InputQuantizer | None) -> Tensor:
+    """`quantized` of what a softmax reads: masked positions, far below any score, stay, and the range is without them."""
+    masked = x <= MASKED
+    return torch.where(masked, x, quantized(torch.where(masked, 0.0, x), quantizer))
 
 
 def snapped(x: Tensor, quantizer: InputQuantizer | None) -> tuple[Tensor, Tensor | None]:

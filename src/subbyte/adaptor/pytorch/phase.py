@@ -1,7 +1,7 @@
 """What a forward of a prepared model is for."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 Phase = Literal["bypass", "observe", "measure", "quantize"]
 
@@ -13,9 +13,11 @@ class Run:
     Args:
         phase: `bypass`: plain float; `observe`: float, statistics collected; `measure`: float, the error that
             each quantizer would make recorded; `quantize`: the quantized model.
+        read_by_code: the quantized modules whose weight the model's own code reads, as in `F.linear(x, table.weight)`.
     """
 
     phase: Phase = "bypass"
+    read_by_code: list[Any] = field(default_factory=list)
 
     @property
     def quantizes(self) -> bool:

@@ -15,7 +15,8 @@ from subbyte.adaptor.pytorch.convert import convert_in_place
 from subbyte.adaptor.pytorch.discovery import discover, module_op, quantizable_modules
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
 from subbyte.adaptor.pytorch.fusion import fuse
-from subbyte.adaptor.pytorch.graph import Graph
+from subbyte.adaptor.pytorch.graph import Graph, Op
+from subbyte.adaptor.pytorch.modules import FloatHandler, handler_of
 from subbyte.adaptor.pytorch.progress import progress
 from subbyte.adaptor.pytorch.quantized_module import QuantizedModule
 from subbyte.adaptor.pytorch.recording import FoundLater, Recording, Resolver, functional_types
@@ -65,7 +66,7 @@ def _prepare(prepared: nn.Module, model: nn.Module, resolve: Resolver, data: Any
     names: dict[tuple[str, str, str], str] = {}
     graph = static_graph(prepared) if first is None else discover(prepared, first, names)
     fuse(graph, prepared, resolve.fusions)
-    if not graph.ops:
+    if all(_stays_float(prepared, op) for op in graph):
         raise ModelError("the model has no op that can be quantized")
     found = [op.info for op in graph if op.quantizable]
     config = resolve(found if first is not None else [*found, *functional_types()])
@@ -73,7 +74,13 @@ def _prepare(prepared: nn.Module, model: nn.Module, resolve: Resolver, data: Any
     if first is None:
         config, found_later = _split(config, found)
         _check_needs_no_data(config)
-    state = QuantizationState(config, graph, model_bytes(model), fingerprint(model))
+    state = QuantizationState(
+        config,
+        graph,
+        float_bytes=model_bytes(model),
+        float_params=sum(parameter.numel() for parameter in model.parameters()),
+        fingerprint=fingerprint(model),
+    )
     attach(prepared, state, list(graph.ops))
     device = next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
     hold(prepared, state.to(device))
@@ -122,10 +129,16 @@ def model_bytes(model: nn.Module) -> int:
 
 
 def find_later(model: nn.Module, state: QuantizationState, by_type: dict[str, OpConfig]) -> None:
-    """Let the first forward of a model without data find the functional ops that get something."""
-    if by_type and not isinstance(model, QuantizedModule):  # else the model itself is an op: it holds no others
+    """Let the first forward of a model without data find the functional ops, and the weights that code reads."""
+    if not isinstance(model, QuantizedModule):  # else the model itself is an op: it holds no others
         state.found_later = by_type
         scope_of(model, state, "").before_first = FoundLater(by_type).before_first
+
+
+def _stays_float(model: nn.Module, op: Op) -> bool:
+    if op.kind == "function":
+        return not op.quantizable
+    return isinstance(handler_of(model.get_submodule(op.name)), FloatHandler)
 
 
 def _split(config: TuneConfig, found: list[OpInfo]) -> tuple[TuneConfig, dict[str, OpConfig]]:

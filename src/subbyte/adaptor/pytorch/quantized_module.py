@@ -8,11 +8,11 @@ from torch import Tensor
 
 from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
 from subbyte.adaptor.pytorch.inputs import InputQuantizers, quantized, snapped
-from subbyte.adaptor.pytorch.modules import WeightedHandler
+from subbyte.adaptor.pytorch.modules import ModuleHandler, WeightedHandler
+from subbyte.adaptor.pytorch.packed_weight import PackedWeight
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.adaptor.pytorch.swap import Swapped, float_class
 from subbyte.adaptor.pytorch.weight import (
-    PackedWeight,
     WeightOperand,
     WeightQuantizer,
     fold_into,
@@ -26,6 +26,7 @@ from subbyte.spec import OpConfig, TensorSpec
 class QuantizedModule(Swapped):
     """Mixin of a module whose input is quantized and whose function is computed in float."""
 
+    handler: ModuleHandler
     op_name: str
     op_config: OpConfig
     input_quantizers: InputQuantizers
@@ -38,7 +39,7 @@ class QuantizedModule(Swapped):
 
     def compute(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
         """The function of the quantized input."""
-        y: Tensor = float_class(self).forward(self, quantized(x, quantizer), *extra)  # type: ignore[arg-type]
+        y: Tensor = float_class(self).forward(self, self.handler.quantized(x, quantizer), *extra)  # type: ignore[arg-type]
         return y
 
 
@@ -49,11 +50,16 @@ class WeightedModule(QuantizedModule):
     """
 
     handler: WeightedHandler
+    weight: Any
     weight_spec: TensorSpec
 
     @abstractmethod
     def operand(self) -> WeightOperand:
         """The weight, ready for use."""
+
+    @abstractmethod
+    def read_weight(self) -> Tensor:
+        """What the model's own code gets that reads the weight past this module."""
 
     @abstractmethod
     def rows(self, index: Tensor) -> Tensor:
@@ -139,6 +145,14 @@ class PreparedWeighted(WeightedModule):
             return self.in_float(x, quantizer, *extra)
         return super().compute(x, quantizer, *extra)
 
+    def read_weight(self) -> Tensor:
+        """The float weight while calibrating, the quantized one otherwise."""
+        if not self.quantizes:
+            return self.weight
+        if self.training:
+            return self.weight_quantizer.fake(self.weight).to(self.weight.dtype)
+        return self.operand().values(self.weight_spec, self.handler).to(self.weight.dtype)
+
     @property
     def quantizes(self) -> bool:
         """Whether this forward is one of the quantized model, not of calibration."""
@@ -178,6 +192,9 @@ class ConvertedWeighted(WeightedModule):
 
     def operand(self) -> WeightOperand:
         return self.weight.operand(self, self.handler)
+
+    def read_weight(self) -> Tensor:
+        return self.weight.values()
 
     def rows(self, index: Tensor) -> Tensor:
         return self.weight.tensor.rows(index).to(self.weight.dtype)

@@ -22,14 +22,18 @@ class QuantizationState(nn.Module):
         config: what every op gets.
         graph: what discovery recorded.
         float_bytes: the size of the float model's parameters and buffers.
+        float_params: how many values its parameters have, shared ones once.
         fingerprint: of the float model's structure.
     """
 
-    def __init__(self, config: TuneConfig, graph: Graph, float_bytes: int, fingerprint: str) -> None:
+    def __init__(
+        self, config: TuneConfig, graph: Graph, *, float_bytes: int, float_params: int, fingerprint: str
+    ) -> None:
         super().__init__()
         self.config = config
         self.graph = graph
         self.float_bytes = float_bytes
+        self.float_params = float_params
         self.fingerprint = fingerprint
         self.run = Run()
         self.converted = False

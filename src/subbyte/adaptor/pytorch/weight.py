@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
 from subbyte.adaptor.pytorch.modules import WeightedHandler
@@ -120,54 +120,6 @@ class WeightQuantizer(Quantizer):
         return QuantizedTensor.from_float(weight, QuantParams(params.scale.clone(), zero_point), self.spec)
 
 
-class PackedWeight(nn.Module):
-    """A converted op's weight: packed codes, scale and zero point as buffers, and no float copy.
-
-    Args:
-        tensor: the codes and what they mean.
-        handler: of the op.
-        dtype: of the float weight that it stands for.
-    """
-
-    packed: Tensor
-    scale: Tensor
-    zero_point: Tensor | None
-
-    def __init__(self, tensor: QuantizedTensor, handler: WeightedHandler, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.dtype = dtype  # model code asks a weight for its dtype and device
-        self.spec = tensor.spec
-        self.shape = tensor.shape
-        self.register_buffer("packed", tensor.packed)
-        self.register_buffer("scale", tensor.scale)
-        self.register_buffer("zero_point", tensor.zero_point)
-        self.magnitude = packed_magnitude(tensor, handler)
-
-    @property
-    def tensor(self) -> QuantizedTensor:
-        return QuantizedTensor(self.packed, QuantParams(self.scale, self.zero_point), self.spec, self.shape)
-
-    @property
-    def device(self) -> torch.device:
-        return self.packed.device
-
-    def _apply(self, fn: Any, recurse: bool = True) -> "PackedWeight":
-        # model.half() casts float buffers; a scale keeps the format that the codes were made with.
-        scale_dtype = self.scale.dtype
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.scale = self.scale.to(scale_dtype)
-        return self
-
-    def operand(self, module: Any, handler: WeightedHandler) -> WeightOperand:
-        """Unpacked for one use."""
-        tensor = self.tensor
-        scale = output_scale(module, handler, tensor.params, self.spec, module.norm_factor)
-        return WeightOperand(tensor.grid(), scale, float_bias(module), self.magnitude)
-
-    def extra_repr(self) -> str:
-        return f"{tuple(self.shape)}, {self.spec}"
-
-
 def folds_first(spec: TensorSpec) -> bool:
     """Whether BatchNorm goes into the weight before it is quantized: one scale cannot hold its factors."""
     return spec.granularity.kind == "per_tensor"
@@ -212,13 +164,6 @@ def output_scale(
     shape = [1] * scale.ndim
     shape[handler.channel_axis] = -1
     return scale * factor.reshape(shape)
-
-
-def packed_magnitude(tensor: QuantizedTensor, handler: WeightedHandler) -> float:
-    """`magnitude` of packed codes, without unpacking them whole where rows are output channels."""
-    if handler.channel_axis != 0:
-        return magnitude(tensor.grid(), tensor.spec, handler)
-    return max(magnitude(piece.grid(), tensor.spec, handler) for _, piece in tensor.pieces())
 
 
 def magnitude(grid: Tensor, spec: TensorSpec, handler: WeightedHandler) -> float:

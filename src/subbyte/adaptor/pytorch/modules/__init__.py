@@ -1,7 +1,14 @@
-"""Module types that can be quantized: one small file each, registered at import."""
+"""Module types that the library knows: one small file each, registered at import."""
 
-from subbyte.adaptor.pytorch.modules import activation, convolution, embedding, linear  # noqa: F401  (register)
+from subbyte.adaptor.pytorch.modules import (  # noqa: F401  (they register)
+    activation,
+    convolution,
+    embedding,
+    float_only,
+    linear,
+)
+from subbyte.adaptor.pytorch.modules.float_only import FloatHandler
 from subbyte.adaptor.pytorch.modules.handler import ModuleHandler, WeightedHandler
 from subbyte.adaptor.pytorch.modules.registry import handler_of, register_module, registered_modules
 
-__all__ = ["ModuleHandler", "WeightedHandler", "handler_of", "register_module", "registered_modules"]
+__all__ = ["FloatHandler", "ModuleHandler", "WeightedHandler", "handler_of", "register_module", "registered_modules"]

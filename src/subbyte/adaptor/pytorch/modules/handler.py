@@ -6,15 +6,24 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from subbyte.adaptor.pytorch.inputs import quantized
+from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.errors import ConfigError
 from subbyte.spec import Role, TensorSpec
 
 
 class ModuleHandler(ABC):
-    """One type of module. Handlers hold no state: everything is in the module."""
+    """One type of module. Handlers hold no state: everything is in the module.
+
+    Class attributes:
+        op_type: as in `Conv2d`.
+        role: as in OpInfo.
+        holds_weight: whether it multiplies by a weight, quantized or not: data flow goes by that.
+    """
 
     op_type: ClassVar[str]
     role: ClassVar[Role] = "other"
+    holds_weight: ClassVar[bool] = False
 
     def check(self, module: nn.Module, name: str) -> None:  # noqa: B027 (most types have nothing to refuse)
         """Refuse a module of this type that cannot be quantized.
@@ -23,7 +32,11 @@ class ModuleHandler(ABC):
             ModelError: why.
         """
 
-    def macs(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> int:
+    def quantized(self, x: Tensor, quantizer: InputQuantizer | None) -> Tensor:
+        """The input that the function of a module without weight is computed of."""
+        return quantized(x, quantizer)
+
+    def macs(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> int:
         """Multiply-accumulates of the recorded call."""
         return 0
 
@@ -36,6 +49,7 @@ class WeightedHandler(ModuleHandler):
     """A type with a weight: a linear map of its input, plus a bias for each output channel."""
 
     role = "weighted"
+    holds_weight = True
     channel_axis: ClassVar[int] = 0
     group_axis: ClassVar[int] = 1
     takes_activation: ClassVar[bool] = True

@@ -1,0 +1,145 @@
+"""The torch functions that multiply and are not quantized, such as `linear` with a parameter: shown as float."""
+
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from subbyte.adaptor.pytorch.functional_op import Function, FunctionalOp
+from subbyte.adaptor.pytorch.inputs import Slots
+
+Count = Callable[[list[Tensor], Tensor], int]  # of the factors and the result
+
+
+class FloatFunction(FunctionalOp):
+    """A function of several factors that stays float.
+
+    Args:
+        op_type: its name.
+        factors: the names of its parameters, in order; those that it multiplies end in `*`.
+        count: its multiply-accumulates.
+        has_weight: whether one factor is a weight, whatever it is made of.
+    """
+
+    needs_all = False
+
+    def __init__(self, op_type: str, factors: str, count: Count, *, has_weight: bool) -> None:
+        self.op_type = op_type  # type: ignore[misc]
+        self.names = [name.rstrip("*") for name in factors.split()]
+        self.factors = [name.rstrip("*") for name in factors.split() if name.endswith("*")]
+        self.count = count
+        self.has_weight = has_weight
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        given = dict(zip(self.names, args, strict=False)) | kwargs
+        return [given[name] for name in self.factors]
+
+    def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
+        return function(*args, **kwargs)
+
+    def is_weighted(self, parameters: list[bool]) -> bool:
+        return self.has_weight or any(parameters)
+
+    def macs(self, inputs: list[Tensor], output: Tensor, args: tuple[Any, ...]) -> int:
+        return self.count(inputs, output)
+
+
+class Einsum(FunctionalOp):
+    """`einsum`, which stays float."""
+
+    op_type = "einsum"
+    needs_all = False
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        flat = [x for each in args for x in (each if isinstance(each, tuple | list) else [each])]
+        return [x for x in flat if isinstance(x, Tensor)]
+
+    def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
+        return function(*args, **kwargs)
+
+    def is_weighted(self, parameters: list[bool]) -> bool:
+        return any(parameters)
+
+    def macs(self, inputs: list[Tensor], output: Tensor, args: tuple[Any, ...]) -> int:
+        """One for each combination of all labels; nothing where a single tensor is only rearranged."""
+        if len(inputs) < 2:
+            return 0
+        sizes: dict[Any, int] = {}
+        for labels, x in zip(_labels(args), inputs, strict=False):
+            for label, size in _sizes(labels, x.shape):
+                sizes[label] = max(size, sizes.get(label, 1))
+        return prod(sizes.values())
+
+
+def _labels(args: tuple[Any, ...]) -> list[list[Any]]:
+    """The labels of each operand's axes, from `("ij,jk", a, b)` or `(a, [0, 1], b, [1, 2])`."""
+    if not isinstance(args[0], str):
+        return [list(labels) for labels in args[1::2]]
+    terms = args[0].replace(" ", "").replace("...", ".").split("->")[0].split(",")
+    return [[Ellipsis if label == "." else label for label in term] for term in terms]
+
+
+def _sizes(labels: Sequence[Any], shape: Sequence[int]) -> Iterable[tuple[Any, int]]:
+    """Each label of one operand with its size; axes under an ellipsis are numbered from the last."""
+    if Ellipsis not in labels:
+        return list(zip(labels, shape, strict=False))
+    before = labels.index(Ellipsis)
+    after = len(shape) - (len(labels) - before - 1)
+    between = [((Ellipsis, index), size) for index, size in enumerate(reversed(shape[before:after]))]
+    return [
+        *zip(labels, shape[:before], strict=False),
+        *between,
+        *zip(labels[before + 1 :], shape[after:], strict=True),
+    ]
+
+
+def _rows(factors: list[Tensor], output: Tensor) -> int:
+    """Each output sums over a row of the weight."""
+    return output.numel() * factors[1].shape[-1]
+
+
+def _filters(factors: list[Tensor], output: Tensor) -> int:
+    """Each output sums over a filter."""
+    return output.numel() * prod(factors[1].shape[1:])
+
+
+def _transposed_filters(factors: list[Tensor], output: Tensor) -> int:
+    """Each input is multiplied by a filter."""
+    return factors[0].numel() * prod(factors[1].shape[1:])
+
+
+def _bilinear(factors: list[Tensor], output: Tensor) -> int:
+    return output.numel() * factors[0].shape[-1] * factors[1].shape[-1]
+
+
+def _columns(factors: list[Tensor], output: Tensor) -> int:
+    """Each output sums over a row of the first matrix."""
+    return output.numel() * factors[0].shape[-1]
+
+
+def _none(factors: list[Tensor], output: Tensor) -> int:
+    return 0
+
+
+def _table() -> dict[Function, FunctionalOp]:
+    counts = {
+        "linear": ("input* weight* bias", _rows),
+        "bilinear": ("input1* input2* weight* bias", _bilinear),
+        "embedding": ("input* weight*", _none),
+        "embedding_bag": ("input* weight*", _none),
+    }
+    counts |= {f"conv{n}d": ("input* weight* bias", _filters) for n in (1, 2, 3)}
+    counts |= {f"conv_transpose{n}d": ("input* weight* bias", _transposed_filters) for n in (1, 2, 3)}
+    table: dict[Function, FunctionalOp] = {torch.einsum: Einsum()}
+    for name, (factors, count) in counts.items():
+        table[getattr(F, name)] = FloatFunction(name, factors, count, has_weight=True)
+    for name, factors in (("addmm", "input mat1* mat2*"), ("baddbmm", "input batch1* batch2*")):
+        op = FloatFunction(name, factors, _columns, has_weight=False)
+        table |= {getattr(torch, name): op, getattr(Tensor, name): op}
+    return table
+
+
+FLOAT_FUNCTIONS = _table()

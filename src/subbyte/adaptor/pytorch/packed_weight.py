@@ -1,0 +1,134 @@
+"""The weight of a converted op: packed codes, which the model's own code may read as if they were a tensor."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from subbyte.adaptor.pytorch.modules import WeightedHandler
+from subbyte.adaptor.pytorch.weight import WeightOperand, float_bias, magnitude, output_scale
+from subbyte.errors import ModelError
+from subbyte.numerics import QuantizedTensor
+from subbyte.spec import QuantParams
+
+
+class PackedWeight(nn.Module):
+    """A converted op's weight: packed codes, scale and zero point as buffers, and no float copy.
+
+    To torch functions, and to code that asks for what a tensor has, it is the tensor of its values.
+
+    Args:
+        tensor: the codes and what they mean.
+        handler: of the op.
+        dtype: of the float weight that it stands for.
+    """
+
+    packed: Tensor
+    scale: Tensor
+    zero_point: Tensor | None
+
+    def __init__(self, tensor: QuantizedTensor, handler: WeightedHandler, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.spec = tensor.spec
+        self.shape = tensor.shape
+        self.register_buffer("packed", tensor.packed)
+        self.register_buffer("scale", tensor.scale)
+        self.register_buffer("zero_point", tensor.zero_point)
+        self.magnitude = packed_magnitude(tensor, handler)
+
+    @property
+    def tensor(self) -> QuantizedTensor:
+        return QuantizedTensor(self.packed, QuantParams(self.scale, self.zero_point), self.spec, self.shape)
+
+    @property
+    def device(self) -> torch.device:
+        return self.packed.device
+
+    def values(self) -> Tensor:
+        """The dequantized weight, in the dtype of the float one."""
+        with torch._C.DisableTorchFunction():
+            return self.tensor.dequantize().to(self.dtype)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if args and isinstance(args[0], cls):
+            _refuse_writing(getattr(function, "__name__", ""))
+        return function(*tree_map(_as_values, args), **tree_map(_as_values, kwargs or {}))
+
+    def __getattr__(self, name: str) -> Any:
+        # Only what nn.Module does not have: `T`, `ndim`, `matmul`, ...
+        if not name.startswith("_") and name not in self.__dict__["_buffers"] and hasattr(Tensor, name):
+            _refuse_writing(name)
+            return getattr(self.values(), name)
+        return super().__getattr__(name)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        rows: Tensor = self.values()[index]
+        return rows
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __neg__(self) -> Tensor:
+        return -self.values()
+
+    def __pow__(self, other: Any) -> Tensor:
+        return torch.pow(self.values(), other)
+
+    def __add__(self, other: Any) -> Tensor:
+        return torch.add(self.values(), other)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return torch.sub(self.values(), other)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return torch.mul(self.values(), other)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return torch.div(self.values(), other)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return torch.matmul(self.values(), other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "PackedWeight":
+        # model.half() casts float buffers; a scale keeps the format that the codes were made with.
+        scale_dtype = self.scale.dtype
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.scale = self.scale.to(scale_dtype)
+        return self
+
+    def operand(self, module: Any, handler: WeightedHandler) -> WeightOperand:
+        """Unpacked for one use."""
+        tensor = self.tensor
+        scale = output_scale(module, handler, tensor.params, self.spec, module.norm_factor)
+        return WeightOperand(tensor.grid(), scale, float_bias(module), self.magnitude)
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.shape)}, {self.spec}"
+
+
+def _as_values(leaf: Any) -> Any:
+    return leaf.values() if isinstance(leaf, PackedWeight) else leaf
+
+
+def _refuse_writing(name: str) -> None:
+    """Raises ModelError: what is written would go into a copy."""
+    if name == "data" or (name.endswith("_") and not name.endswith("__")):
+        raise ModelError(
+            f"a converted weight is packed codes and cannot be written ({name}); "
+            "change the prepared model and convert it again"
+        )
+
+
+def packed_magnitude(tensor: QuantizedTensor, handler: WeightedHandler) -> float:
+    """`magnitude` of packed codes, without unpacking them whole where rows are output channels."""
+    if handler.channel_axis != 0:
+        return magnitude(tensor.grid(), tensor.spec, handler)
+    return max(magnitude(piece.grid(), tensor.spec, handler) for _, piece in tensor.pieces())
