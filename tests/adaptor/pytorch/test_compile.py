@@ -93,3 +93,52 @@ def test_ways_that_the_compiler_cannot_tell_apart_run_uncompiled_or_not_at_all()
                 torch._dynamo.reset()
                 with pytest.raises(torch._dynamo.exc.Unsupported):
                     torch.compile(model, backend="eager", fullgraph=True)(x, rounds, more)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.linear = nn.Embedding(16, 6), nn.Linear(6, 6)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return F.linear(torch.tanh(self.linear(self.table(tokens))), self.table.weight)
+
+
+@pytest.mark.parametrize("kind", ["prepared", "converted"])
+@pytest.mark.parametrize("config", ["w4a8", "w2"])
+def test_a_weight_that_code_reads_is_the_quantized_one_when_compiled(config: str, kind: str) -> None:
+    tokens = torch.arange(12).reshape(3, 4)
+    prepared = subbyte.prepare(randomized(Tied()), config, tokens)
+    model = prepared if kind == "prepared" else subbyte.convert(prepared)
+    with torch.no_grad():
+        want = model(tokens)
+        assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(tokens), want)
+
+
+@pytest.mark.parametrize("kind", ["prepared", "converted"])
+def test_a_compiled_transformer_does_not_take_the_fused_path(kind: str) -> None:
+    layer, x = randomized(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)), seeded((2, 5, 16))
+    prepared = subbyte.prepare(layer, "w2", x)
+    model = prepared if kind == "prepared" else subbyte.convert(prepared)
+    with torch.no_grad():
+        got = torch.compile(model, backend="eager", fullgraph=True)(x)
+        torch.testing.assert_close(got, model(x), atol=1e-5, rtol=0)  # attention stays float: fused there or not
+        assert (got - layer(x)).abs().max() > 0.05
+
+
+class Printing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        z = y * torch.sigmoid(y)
+        torch._dynamo.graph_break()
+        return z + y
+
+
+def test_a_graph_break_inside_says_what_to_do() -> None:
+    model = subbyte.quantize(randomized(Printing()), "w4a4", seeded((2, 8)))
+    with torch.no_grad(), pytest.raises(subbyte.UnseenOpError, match=r"graph that torch.compile broke.*fullgraph"):
+        torch.compile(model, backend="eager")(seeded((2, 8)))

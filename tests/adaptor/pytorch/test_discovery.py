@@ -229,3 +229,22 @@ def test_modules_that_never_run_are_quantized_all_the_same() -> None:
     assert subbyte.weights(prepared)["other"].spec.dtype.name == "int4"
     with pytest.raises(subbyte.UnseenOpError, match="other"):
         prepared.other(X)
+
+
+def test_a_function_is_not_taken_for_a_module_of_its_name() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.sigmoid = nn.Linear(6, 6), nn.Sigmoid()
+            self.weight = nn.Parameter(torch.eye(6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.sigmoid(torch.sigmoid(self.linear(x)))
+            return nn.functional.linear(y, self.weight)
+
+    x = seeded((3, 6))
+    prepared = subbyte.prepare(randomized(Net()), "w8a8", x)
+    names = {row["name"]: row["type"] for row in subbyte.summary(prepared).rows}
+    assert names == {"linear": "Linear", "sigmoid": "Sigmoid", "sigmoid_1": "sigmoid", "linear_1": "linear"}
+    with torch.no_grad():
+        assert torch.equal(prepared(x), subbyte.convert(prepared)(x))

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
-from subbyte.adaptor.pytorch.functional_mode import FUSED, FloatModule, FunctionalScope, ScopedModule
+from subbyte.adaptor.pytorch.functional_mode import FloatModule, FunctionalScope, ScopedModule
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_TYPES
 from subbyte.adaptor.pytorch.graph import Call, Op
 from subbyte.adaptor.pytorch.inputs import InputQuantizers, Slots
@@ -168,9 +168,12 @@ def _attach_functions(model: nn.Module, state: QuantizationState) -> None:
 
 
 def _attach_weights_read_by_code(model: nn.Module, state: QuantizationState) -> None:
-    fused = {name for name, module in model.named_modules() if isinstance(module, FUSED)}
-    for name in fused if isinstance(model, QuantizedModule | FloatModule) else fused | {""}:
-        scope_of(model, state, name)
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            # Keeps PyTorch from its fused function, which reads the float weights of the layers inside.
+            module.activation_relu_or_gelu = 0
+    if not isinstance(model, QuantizedModule | FloatModule):
+        scope_of(model, state, "")
     weighted = [module for module in model.modules() if isinstance(module, WeightedModule)]
     read = [module for module in weighted if module.op_name in state.graph.read_by_code]
     for one, other in product(read, weighted):

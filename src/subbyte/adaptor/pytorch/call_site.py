@@ -52,12 +52,20 @@ def call_site(function_name: str = "") -> str:
     return ">".join(reversed(places))
 
 
-def source_line() -> str:
-    """Where the call being made is written, for messages: `line 12 of model.py`."""
+def unseen() -> str:
+    """Where the call being made is written and what to do, for a call that no calibration batch made."""
     if torch.compiler.is_compiling():
-        return "under torch.compile"
+        return (
+            "is seen by torch.compile where no calibration batch went; compile around it, or run without torch.compile"
+        )
     frame = _calling_frame()
-    return "an unknown place" if frame is None else f"line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}"
+    if frame is None:
+        place = "outside a module"
+    elif frame.f_code.co_filename.startswith("<eval_with_key>"):  # what torch.compile calls its graphs
+        return "is in a graph that torch.compile broke; compile with fullgraph=True, or around this module"
+    else:
+        place = f"line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}"
+    return f"({place}) was reached by no calibration batch; add a batch that takes this path to the calibration data"
 
 
 def rewritten(sites: Iterable[str], classes: Iterable[type]) -> str:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -116,11 +117,8 @@ class _Recorder:
 
     def unique(self, key: str) -> str:
         """A node for each call: a loop calls the same place several times."""
-        count, unique = 1, key
-        while unique in self.nodes:
-            count += 1
-            unique = f"{key}#{count}"
-        return unique
+        numbered = (f"{key}#{number}" for number in count(2))
+        return next(each for each in chain([key], numbered) if each not in self.nodes)
 
     def record_module(self, module: nn.Module, inputs: Any, output: Any) -> None:
         name = self.names[module]
@@ -183,9 +181,10 @@ class _Recorder:
     def _function_name(self, op_type: str, site: str) -> str:
         key = (self.scope, op_type, site)
         if key not in self.function_names:
-            earlier = sum(scope == self.scope and kind == op_type for scope, kind, _ in self.function_names)
-            prefix = f"{self.scope}." if self.scope else ""
-            self.function_names[key] = f"{prefix}{op_type}" + (f"_{earlier}" if earlier else "")
+            taken = {*self.function_names.values(), *self.names.values()}
+            name = f"{self.scope}.{op_type}" if self.scope else op_type
+            numbered = (f"{name}_{number}" for number in count(1))
+            self.function_names[key] = next(each for each in chain([name], numbered) if each not in taken)
         return self.function_names[key]
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from subbyte.adaptor.pytorch.call_site import call_site, source_line
+from subbyte.adaptor.pytorch.call_site import call_site, unseen
 from subbyte.adaptor.pytorch.composites import COMPOSITES
 from subbyte.adaptor.pytorch.functional_op import writes
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_OPS
@@ -21,9 +21,6 @@ from subbyte.adaptor.pytorch.swap import Swapped, float_class
 from subbyte.errors import ModelError, UnseenOpError
 
 SiteKey = tuple[str, str]  # type of op, place
-
-# Their forward may hand the weights of the layers inside to one fused function, but not under a function mode.
-FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
 
 
 @dataclass
@@ -76,10 +73,7 @@ class FunctionalMode(TorchFunctionMode):
             return function(*args, **kwargs)
         key = self._key(op.op_type, function)
         if key not in self.scope.slots:
-            raise UnseenOpError(
-                f"{op.op_type} in {self.scope.name or 'the model'} ({source_line()}) was reached by no calibration "
-                "batch; add a batch that takes this path to the calibration data"
-            )
+            raise UnseenOpError(f"{op.op_type} in {self.scope.name or 'the model'} {unseen()}")
         out = kwargs.pop("out", None)
         with torch._C.DisableTorchFunction():
             result = op.run(function, args, kwargs, self.scope.slots[key])
@@ -118,7 +112,7 @@ def _with_quantized_weights(modules: list[Any], function: Any, given: Any) -> An
         return weights[id(leaf)].read_weight() if id(leaf) in weights else leaf
 
     args, _ = given
-    if writes(function) and args and id(args[0]) in weights:
+    if not torch.compiler.is_compiling() and writes(function) and args and id(args[0]) in weights:
         raise ModelError(
             f"the weight of op {weights[id(args[0])].op_name!r} is written in forward ({function.__name__}), which a "
             "quantized weight cannot be; move that to the training loop, or leave the op fp32"
@@ -140,7 +134,7 @@ class ScopedModule(Swapped):
         if scope.before_first is not None:
             scope.before_first(self, args, kwargs)  # type: ignore[arg-type]
             scope.before_first = None
-        if not (scope.active or scope.run.read_by_code or isinstance(self, FUSED)):
+        if not (scope.active or scope.run.read_by_code):
             return forward(self, *args, **kwargs)
         if torch.compiler.is_compiling():
             mode = FunctionalMode(scope)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from subbyte.adaptor.pytorch.call_site import call_site, source_line
+from subbyte.adaptor.pytorch.call_site import call_site, unseen
 from subbyte.adaptor.pytorch.phase import Run
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.errors import UnseenOpError
@@ -47,10 +47,7 @@ class InputQuantizers:
         if not site and len(self.by_site) == 1:  # the user calls the layer itself
             return self._only()
         if site not in self.by_site:
-            raise UnseenOpError(
-                f"op {self.name!r} is called from {source_line()}, which no calibration batch did; "
-                "add a batch that takes this path to the calibration data"
-            )
+            raise UnseenOpError(f"this call of op {self.name!r} {unseen()}")
         return self.by_site[site]
 
     def _only(self) -> Slots:
@@ -75,7 +72,7 @@ def quantized(x: Tensor, quantizer: InputQuantizer | None) -> Tensor:
 
 
 def quantized_scores(x: Tensor, quantizer: InputQuantizer | None) -> Tensor:
-    """`quantized` of what a softmax reads: masked positions, far below any score, stay, and the range is without them."""
+    """`quantized` of what a softmax reads: masked positions, far below any score, stay: the range is without them."""
     masked = x <= MASKED
     return torch.where(masked, x, quantized(torch.where(masked, 0.0, x), quantizer))
 
