@@ -239,6 +239,7 @@ def test_a_bad_data_type_names_its_line(tmp_path: Path, entry: str, message: str
         ("default: int8\n" + MINIMAL, "chip.yaml:1: unknown section 'int8' as default; did you mean 'int4'?"),
         (MINIMAL + MINIMAL.split("\n")[1].replace("int4:", "w4:"), "it needs 'default: SECTION'"),
         ("fusions: [[Linear, 3]]\n" + MINIMAL, "chip.yaml:1: fusions: expected lists of op types"),
+        ("strict: maybe\n" + MINIMAL, "chip.yaml:1: strict: expected true or false, found 'maybe'"),
         ("fusions: [[]]\n" + MINIMAL, "chip.yaml:1: fusions: expected lists of op types"),
         ("version: {nam: x}\n" + MINIMAL, "chip.yaml:1: unknown key 'nam' in version; did you mean 'name'?"),
         ("version: 3\n" + MINIMAL, "chip.yaml:1: version: expected a mapping"),

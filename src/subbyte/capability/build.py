@@ -11,7 +11,6 @@ from subbyte.capability.schema import (
     ANY,
     FIELDS,
     TENSORS,
-    Accumulator,
     Capability,
     OpCapability,
     Section,
@@ -21,9 +20,9 @@ from subbyte.capability.schema import (
 from subbyte.capability.source import Located, Place
 from subbyte.dtypes import DataType, register_dtype, registered_dtypes
 from subbyte.errors import CapabilityError, SubbyteError, listing, nearest
-from subbyte.spec import Granularity, QuantMode
+from subbyte.spec import ACCUMULATORS, Granularity, QuantMode
 
-TOP_KEYS = ("extends", "version", "dtypes", "default", "capabilities", "fusions", "constraints")
+TOP_KEYS = ("extends", "version", "dtypes", "default", "capabilities", "fusions", "constraints", "strict")
 
 
 def build(tree: Located, name: str) -> Capability:
@@ -51,6 +50,7 @@ def build(tree: Located, name: str) -> Capability:
         sections=sections,
         floats=floats,
         fusions=_fusions(tree),
+        strict=_strict(tree),
         constraints=read_constraints(tree, partial),
         dtypes=dtypes,
         source=tree.place.file,
@@ -138,8 +138,8 @@ def _op(entry: Located, inside: str) -> OpCapability:
     if not any(name in entry for name in TENSORS):
         raise CapabilityError(f"{entry.place}: {inside}: it needs a weight or an activation")
     accumulator = entry.get("accumulator")
-    if accumulator is not None and accumulator not in get_args(Accumulator):
-        raise unknown(entry.at("accumulator"), f"accumulator {accumulator!r}", str(accumulator), get_args(Accumulator))
+    if accumulator is not None and accumulator not in ACCUMULATORS:
+        raise unknown(entry.at("accumulator"), f"accumulator {accumulator!r}", str(accumulator), ACCUMULATORS)
     tensors = {name: _tensor(mapping_at(entry, name), f"{inside}, {name}") for name in TENSORS if name in entry}
     return OpCapability(**tensors, accumulator=accumulator, place=entry.place)
 
@@ -180,6 +180,13 @@ def _granularities(values: tuple[str, ...], place: Place, inside: str) -> tuple[
         return tuple(value if value == "per_group" else str(Granularity.parse(value)) for value in values)
     except SubbyteError as error:
         raise CapabilityError(f"{place}: {inside}: {error}") from None
+
+
+def _strict(tree: Located) -> bool:
+    strict = tree.get("strict", False)
+    if not isinstance(strict, bool):
+        raise CapabilityError(f"{tree.at('strict')}: strict: expected true or false, found {strict!r}")
+    return strict
 
 
 def _fusions(tree: Located) -> tuple[tuple[str, ...], ...]:

@@ -11,7 +11,6 @@ from subbyte.dtypes import DataType, registered_dtypes
 from subbyte.spec import OpInfo, Position, QuantMode
 
 Tensor = Literal["weight", "activation", "output"]
-Accumulator = Literal["int32", "int24", "int16"]
 
 TENSORS: tuple[Tensor, ...] = ("weight", "activation", "output")
 FIELDS = ("dtype", "scheme", "granularity", "algorithm", "scale_format")
@@ -61,7 +60,7 @@ class OpCapability:
     weight: TensorCapability | None = None
     activation: TensorCapability | None = None
     output: TensorCapability | None = None
-    accumulator: Accumulator | None = None
+    accumulator: str | None = None
     place: Place = field(default=Place("capability"), compare=False)
 
     def tensor(self, name: str) -> TensorCapability | None:
@@ -112,6 +111,7 @@ class Capability:
         sections: section -> mode -> op type -> what it can do.
         floats: float type -> the op types that can stay in it; `*` is all.
         fusions: op types that run as one op.
+        strict: whether an op whose sums could overflow its accumulator is refused, not only reported.
         constraints: precisions that ops must have.
         dtypes: the data types that the file itself describes.
         source: the file it was read from.
@@ -122,6 +122,7 @@ class Capability:
     sections: Mapping[str, Section]
     floats: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fusions: tuple[tuple[str, ...], ...] = ()
+    strict: bool = False
     constraints: tuple[Constraint, ...] = ()
     dtypes: Mapping[str, DataType] = field(default_factory=dict)
     source: str = "capability"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from subbyte.capability import FIELDS, TENSORS, Capability
+from subbyte.capability import FIELDS, TENSORS, Capability, OpCapability
 from subbyte.config.asked import Asked, wishes
 from subbyte.config.post_training import PostTrainingQuantConfig
 from subbyte.config.rules import Rule, RuleBook
@@ -69,9 +69,7 @@ def _checked(capability: Capability, op: OpInfo, config: OpConfig, rules: Sequen
     if weight is not None and activation is None and "activation" in capability.tensors(op.type):
         config = replace(config, quant_mode="weight_only")
     _check_constraints(capability, op, config, rules)
-    if not config.is_float:
-        _check_allowed(capability, op, config)
-    return config
+    return config if config.is_float else replace(config, accumulator=_section(capability, op, config).accumulator)
 
 
 def _quantized(spec: TensorSpec | None) -> TensorSpec | None:
@@ -88,7 +86,8 @@ def _asked(config: OpConfig) -> dict[str, Asked]:
     return fields
 
 
-def _check_allowed(capability: Capability, op: OpInfo, config: OpConfig) -> None:
+def _section(capability: Capability, op: OpInfo, config: OpConfig) -> OpCapability:
+    """The entry of the capability that allows a configuration."""
     table = Table(capability, op, config.quant_mode)
     if not table.entries:
         raise ConfigError(
@@ -96,7 +95,8 @@ def _check_allowed(capability: Capability, op: OpInfo, config: OpConfig) -> None
             f"{config.quant_mode} mode (it has: {listing(capability.modes(op.type))})"
         )
     # Every field is asked for, so all sections that allow it give the same.
-    choose_section(table, _asked(config))
+    section, _ = choose_section(table, _asked(config))
+    return table.entries[section]
 
 
 def _check_constraints(capability: Capability, op: OpInfo, config: OpConfig, rules: Sequence[Rule]) -> None:

@@ -153,7 +153,7 @@ def build_config(table: Table, section: str, asked: Mapping[str, Any]) -> tuple[
             scheme_of(specs[tensor])
         except SubbyteError as error:
             raise ConfigError(f"{table}: {tensor}: {error}") from None
-    return OpConfig(**specs, quant_mode=table.mode), sources
+    return OpConfig(**specs, quant_mode=table.mode, accumulator=entry.accumulator), sources
 
 
 def _tensor_fields(

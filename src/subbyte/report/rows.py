@@ -6,6 +6,7 @@ from torch import nn
 
 from subbyte.adaptor.pytorch.functional_mode import ScopedModule
 from subbyte.adaptor.pytorch.graph import Op
+from subbyte.adaptor.pytorch.overflow import largest_sum, overflows
 from subbyte.adaptor.pytorch.quantized_module import (
     ConvertedWeighted,
     QuantizedModule,
@@ -13,8 +14,8 @@ from subbyte.adaptor.pytorch.quantized_module import (
 )
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.adaptor.pytorch.state import QuantizationState, state_of
-from subbyte.adaptor.pytorch.weight import WeightQuantizer, magnitude
-from subbyte.numerics import EXACT_IN_FP32, packed_size, scheme_of
+from subbyte.adaptor.pytorch.weight import WeightQuantizer
+from subbyte.numerics import EXACT_IN_FP32, packed_size
 from subbyte.spec import OpConfig, TensorSpec
 
 Row = dict[str, Any]
@@ -59,7 +60,8 @@ def _text(config: OpConfig | None) -> str:
 def _realized(weight: TensorSpec | None, activation: TensorSpec | None, asked: OpConfig | None) -> OpConfig:
     """What stands in the model, read off its modules; the mode follows from what quantizes the input."""
     mode = asked.quant_mode if asked is not None else "static"
-    return OpConfig(weight=weight, activation=activation, quant_mode=mode)
+    limit = asked.accumulator if asked is not None else None
+    return OpConfig(weight=weight, activation=activation, quant_mode=mode, accumulator=limit)
 
 
 def _input_quantizers(module: Any, op: Op) -> list[InputQuantizer]:
@@ -127,15 +129,7 @@ def _kernel(module: Any, op: Op, quantizers: list[InputQuantizer]) -> str:
         return "reference: integers first" if op.role == "matmul" else "reference: float on quantized input"
     if not quantizers:
         return "reference: dequantized weight"
-    quantizer, spec = quantizers[0], module.weight_spec
-    if not (scheme_of(spec).has_integer_grid(spec) and quantizer.has_integer_grid):
+    if largest_sum(module) is None:
         return "reference: grid values in fp32"
-    bound = _magnitude(module) * quantizer.max_grid
-    return f"reference: integers first in {'fp64' if bound >= EXACT_IN_FP32 else 'fp32'}"
-
-
-def _magnitude(module: Any) -> float:
-    if isinstance(module, ConvertedWeighted):
-        return module.weight.magnitude
-    operand = module.operand()
-    return magnitude(operand.grid, module.weight_spec, module.handler)
+    kind = "fp64" if (largest_sum(module) or 0) >= EXACT_IN_FP32 else "fp32"
+    return "; ".join(filter(None, [f"reference: integers first in {kind}", overflows(module)]))

@@ -11,6 +11,9 @@ QuantMode = Literal["static", "dynamic", "weight_only", "quant_aware"]
 Role = Literal["weighted", "matmul", "other"]
 Position = Literal["first", "last"]
 
+# What a sum may reach on a backend that adds in so many bits.
+ACCUMULATORS: dict[str, int] = {f"int{bits}": 2 ** (bits - 1) - 1 for bits in (32, 24, 16)}
+
 _TENSORS = ("weight", "activation", "bias", "output")
 
 
@@ -48,6 +51,7 @@ class OpConfig:
         output: its output, where a backend asks for it.
         quant_mode: when activations get their range: `static` (calibration), `dynamic` (each forward),
             `weight_only` (never: they stay float), `quant_aware` (training).
+        accumulator: the width in which a backend sums the products; None where that is not limited.
     """
 
     weight: TensorSpec | None = None
@@ -55,8 +59,14 @@ class OpConfig:
     bias: TensorSpec | None = None
     output: TensorSpec | None = None
     quant_mode: QuantMode = "static"
+    accumulator: str | None = None
 
     def __post_init__(self) -> None:
+        if self.accumulator is not None and self.accumulator not in ACCUMULATORS:
+            raise ConfigError(
+                f"accumulator {self.accumulator!r} is unknown{nearest(str(self.accumulator), ACCUMULATORS)} "
+                f"(allowed: {', '.join(ACCUMULATORS)})"
+            )
         if self.quant_mode not in get_args(QuantMode):
             modes = get_args(QuantMode)
             raise ConfigError(
@@ -78,20 +88,22 @@ class OpConfig:
         Raises:
             ConfigError: an unknown key, or two quant_modes.
         """
-        check_keys(values, [*_TENSORS, "quant_mode"], "op configuration")
+        check_keys(values, [*_TENSORS, "quant_mode", "accumulator"], "op configuration")
         given = {name: values[name] for name in _TENSORS if values.get(name) is not None}
         places = [values, *(spec for spec in given.values() if isinstance(spec, Mapping))]
         modes = {str(place["quant_mode"]) for place in places if "quant_mode" in place}
         if len(modes) > 1:
             raise ConfigError(f"op configuration names two quant_modes: {', '.join(sorted(modes))}")
         specs = {name: _tensor_spec(spec) for name, spec in given.items()}
-        return cls(**specs, quant_mode=modes.pop() if modes else "static")  # type: ignore[arg-type]  # checked
+        mode = modes.pop() if modes else "static"
+        return cls(**specs, quant_mode=mode, accumulator=values.get("accumulator"))  # type: ignore[arg-type]  # checked
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; `from_dict` gives an equal configuration."""
         specs = {name: getattr(self, name) for name in _TENSORS}
         plain = {name: spec.to_dict() for name, spec in specs.items() if spec is not None}
-        return plain | {"quant_mode": self.quant_mode}
+        limit = {} if self.accumulator is None else {"accumulator": self.accumulator}
+        return plain | {"quant_mode": self.quant_mode} | limit
 
     def with_axes(self, channel_axis: int, group_axis: int) -> "OpConfig":
         """The same configuration with the weight's axis filled in."""
@@ -103,7 +115,8 @@ class OpConfig:
         if self.is_float:
             return "fp32"
         parts = [f"w:{self.weight}" if self.weight else "", f"a:{self.activation}" if self.activation else ""]
-        return " ".join([*filter(None, parts), self.quant_mode])
+        limit = f"accumulator:{self.accumulator}" if self.accumulator else ""
+        return " ".join(filter(None, [*parts, self.quant_mode, limit]))
 
 
 def _tensor_spec(values: Any) -> TensorSpec:

@@ -77,5 +77,9 @@ class _Resolver:
     def fusions(self) -> tuple[tuple[str, ...], ...]:
         return self.capability.fusions
 
+    @property
+    def strict(self) -> bool:
+        return self.capability.strict
+
     def __call__(self, ops: Sequence[OpInfo], /) -> TuneConfig:
         return resolve(self.capability, ops, self.config, self.first_last)

@@ -17,6 +17,7 @@ from subbyte.adaptor.pytorch.fingerprint import fingerprint
 from subbyte.adaptor.pytorch.fusion import fuse
 from subbyte.adaptor.pytorch.graph import Graph, Op
 from subbyte.adaptor.pytorch.modules import FloatHandler, handler_of
+from subbyte.adaptor.pytorch.overflow import check_accumulators
 from subbyte.adaptor.pytorch.progress import progress
 from subbyte.adaptor.pytorch.quantized_module import QuantizedModule
 from subbyte.adaptor.pytorch.recording import FoundLater, Recording, Resolver, functional_types
@@ -89,6 +90,8 @@ def _prepare(prepared: nn.Module, model: nn.Module, resolve: Resolver, data: Any
         calibrate(prepared, recording, progress(chain([first], stream), _length(data), "calibrating"))
     else:
         find_later(prepared, state, found_later)
+    if resolve.strict:
+        check_accumulators(prepared)
     state.train(prepared.training)
     state.run.phase = "quantize"
     return prepared

@@ -27,6 +27,11 @@ class Resolver(Protocol):
         """The sequences of op types that run as one."""
         ...
 
+    @property
+    def strict(self) -> bool:
+        """Whether an op that could overflow its accumulator is refused."""
+        ...
+
     def __call__(self, ops: Sequence[OpInfo], /) -> TuneConfig: ...
 
 
@@ -109,6 +114,7 @@ class FoundLater:
 
     by_type: Mapping[str, OpConfig]
     fusions: tuple[tuple[str, ...], ...] = ()
+    strict: bool = False
 
     def __call__(self, ops: Sequence[OpInfo], /) -> TuneConfig:
         return TuneConfig({op.key: self.by_type[op.type] for op in ops if op.type in self.by_type})
