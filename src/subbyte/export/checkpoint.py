@@ -1,6 +1,5 @@
 """save and load: a converted model as one safetensors file of its true size."""
 
-import copy
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,10 @@ from torch import Tensor, nn
 from subbyte.adaptor.pytorch.attach import attach
 from subbyte.adaptor.pytorch.call_site import rewritten
 from subbyte.adaptor.pytorch.convert import finish, install
+from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
-from subbyte.adaptor.pytorch.prepare import check_float, find_later
+from subbyte.adaptor.pytorch.float_model import check_float
+from subbyte.adaptor.pytorch.prepare import find_later
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
 from subbyte.adaptor.pytorch.state import QuantizationState, hold, state_of
 from subbyte.adaptor.pytorch.weight import PackedWeight
@@ -55,7 +56,7 @@ def load(path: str | Path, float_model: nn.Module) -> nn.Module:
 
     Raises:
         CheckpointError: the file is missing, damaged, altered, of another version, or of another model.
-        ModelError: float_model is quantized already.
+        ModelError: float_model is quantized already, or cannot be copied.
     """
     check_float(float_model)
     tensors, header = read(path)
@@ -66,7 +67,7 @@ def load(path: str | Path, float_model: nn.Module) -> nn.Module:
             "build the model that was quantized"
         )
     _check_code(float_model, state, path)
-    model = copy.deepcopy(float_model)
+    model = copied(float_model)
     device = next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
     attach(model, state, list(state.graph.ops), calibrate_weights=False)
     tensors |= {alias: tensors[name] for alias, name in header["aliases"].items()}
