@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import os
 import re
 from pathlib import Path
@@ -11,10 +12,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
+from typer.testing import CliRunner
 
 import subbyte
 from networks import ResidualNet, UNet, randomized, seeded, tiny_transformer
 from subbyte import CheckpointError, ModelError
+from subbyte.cli import main
 from subbyte.export import safe_file
 from subbyte.export.checkpoint import read_report
 
@@ -142,6 +145,37 @@ def test_another_format_is_refused(checkpoint: Path) -> None:
     safe_file.write(checkpoint, tensors, header | {"format": 99})
     with pytest.raises(CheckpointError, match="format 99"):
         subbyte.load(checkpoint, ResidualNet())
+
+
+@pytest.mark.parametrize("path", [None, 3, b"model"])
+def test_what_is_no_path(images: torch.Tensor, path: object) -> None:
+    with pytest.raises(CheckpointError, match=r"a str or a pathlib\.Path, not"):
+        subbyte.save(subbyte.quantize(ResidualNet(), "w4a4", images), path)
+    with pytest.raises(CheckpointError, match=r"a str or a pathlib\.Path, not"):
+        subbyte.load(path, ResidualNet())
+
+
+def test_a_folder(tmp_path: Path, images: torch.Tensor) -> None:
+    with pytest.raises(CheckpointError, match="is a folder; name a file in it"):
+        subbyte.save(subbyte.quantize(ResidualNet(), "w4a4", images), tmp_path)
+    with pytest.raises(CheckpointError, match="is a folder; name a file in it"):
+        subbyte.load(tmp_path, ResidualNet())
+    assert not list(tmp_path.iterdir())
+
+
+def test_figures_that_are_not_finite_are_valid_json_and_come_back(tmp_path: Path) -> None:
+    path, model = tmp_path / "model.safetensors", nn.Sequential(nn.Linear(3, 2))
+    nn.init.constant_(model[0].weight, 0.25)
+    quantized = subbyte.quantize(model, "w1")
+    assert subbyte.summary(quantized).rows[0]["weight_sqnr"] == math.inf
+    subbyte.save(quantized, path)
+    with safe_open(str(path), "pt") as file:
+        json.loads(file.metadata()["subbyte"], parse_constant=pytest.fail)
+    assert subbyte.summary(subbyte.load(path, model)).rows == subbyte.summary(quantized).rows
+    assert read_report(path)["rows"] == subbyte.summary(quantized).rows
+    shown = CliRunner().invoke(main.app, ["summary", str(path), "--json"]).stdout
+    assert json.loads(shown, parse_constant=pytest.fail)["rows"][0]["weight_sqnr"] == "Infinity"
+    assert " inf " in CliRunner().invoke(main.app, ["summary", str(path)]).stdout
 
 
 def test_an_interrupted_save_keeps_the_old_file(

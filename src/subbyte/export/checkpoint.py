@@ -19,6 +19,7 @@ from subbyte.adaptor.pytorch.state import QuantizationState, hold, state_of
 from subbyte.adaptor.pytorch.weight import PackedWeight
 from subbyte.errors import CheckpointError, ModelError
 from subbyte.export.header import state_from, state_header
+from subbyte.export.json_text import number
 from subbyte.export.safe_file import read, write
 from subbyte.numerics import QuantizedTensor
 from subbyte.report import summary
@@ -88,6 +89,8 @@ def read_report(path: str | Path) -> dict[str, Any]:
     """
     _, header = read(path)
     report: dict[str, Any] = header["report"]
+    for row in report["rows"]:
+        row |= {key: number(row[key]) for key in ("weight_sqnr", "activation_sqnr")}
     return report
 
 

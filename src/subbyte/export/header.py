@@ -52,8 +52,12 @@ def state_from(header: Mapping[str, Any]) -> QuantizationState:
     order = {scope: [(kind, site) for kind, site in sites] for scope, sites in header["order"].items()}
     graph = Graph({values["name"]: _op_from(values) for values in header["ops"]}, order)
     state = QuantizationState(config, graph, header["float_bytes"], header["fingerprint"])
-    state.weight_sqnr, state.activation_sqnr = dict(header["weight_sqnr"]), dict(header["activation_sqnr"])
+    state.weight_sqnr, state.activation_sqnr = _figures(header["weight_sqnr"]), _figures(header["activation_sqnr"])
     return state
+
+
+def _figures(by_op: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(figure) for name, figure in by_op.items()}
 
 
 def _shared(entries: list[tuple[OpKey, dict[str, Any]]]) -> dict[str, Any]:
