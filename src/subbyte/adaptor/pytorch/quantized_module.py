@@ -1,6 +1,7 @@
 """The classes that quantized modules are swapped to, and how they compute."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
 from subbyte.adaptor.pytorch.inputs import InputQuantizers, quantized, snapped
 from subbyte.adaptor.pytorch.modules import WeightedHandler
+from subbyte.adaptor.pytorch.number_format import KeepsFormat
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.adaptor.pytorch.swap import Swapped, float_class
 from subbyte.adaptor.pytorch.weight import (
@@ -42,14 +44,25 @@ class QuantizedModule(Swapped):
         return y
 
 
-class WeightedModule(QuantizedModule):
+class WeightedModule(KeepsFormat, QuantizedModule):
     """Mixin of a module with a quantized weight: integers first.
 
     `y = (sum (qx - zx)(qw - zw)) * (sx * sw) + b`; the groups of a per_group weight are added in order.
     """
 
     handler: WeightedHandler
+    weight: Any
     weight_spec: TensorSpec
+    cast_to: torch.dtype | None = None
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        self.cast_to = fn(torch.empty(0, dtype=self.row_dtype, device=self.weight.device)).dtype
+        return super()._apply(fn, recurse)
+
+    @property
+    def row_dtype(self) -> torch.dtype:
+        """Of what a table gives: the weight's, until the model is cast. Other ops give the type of their input."""
+        return self.cast_to or self.weight.dtype
 
     @abstractmethod
     def operand(self) -> WeightOperand:
@@ -57,11 +70,11 @@ class WeightedModule(QuantizedModule):
 
     @abstractmethod
     def rows(self, index: Tensor) -> Tensor:
-        """Rows of a table."""
+        """Rows of a table (fp32)."""
 
     def compute(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
         if not self.handler.takes_activation:
-            return self.rows(x)
+            return self.rows(x).to(self.row_dtype)
         operand = self.operand()
         grid, scale = snapped(x, quantizer)
         if quantizer is None or scale is None:
@@ -132,7 +145,7 @@ class PreparedWeighted(WeightedModule):
         return self.weight_quantizer.operand(self, self.handler, self.folded_norm)
 
     def rows(self, index: Tensor) -> Tensor:
-        return self.operand().rows(index, self.weight_spec).to(self.weight.dtype)
+        return self.operand().rows(index, self.weight_spec)
 
     def compute(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
         if self.training or not self.quantizes:
@@ -151,7 +164,7 @@ class PreparedWeighted(WeightedModule):
         factor, bias = (None, getattr(self, "bias", None)) if norm is None or norm.training else folded(self, norm)
         if self.quantizes:
             weight = self.fake_weight(weight, norm)
-        y = self.handler.apply(self, x, weight.to(x.dtype) if x.is_floating_point() else weight, *extra)
+        y = self.handler.apply(self, x, weight.to(x.dtype if x.is_floating_point() else self.row_dtype), *extra)
         if factor is not None:
             y = y * self.handler.over_output(factor).to(y.dtype)
         return y if bias is None else y + self.handler.over_output(bias).to(y.dtype)
@@ -180,4 +193,4 @@ class ConvertedWeighted(WeightedModule):
         return self.weight.operand(self, self.handler)
 
     def rows(self, index: Tensor) -> Tensor:
-        return self.weight.tensor.rows(index).to(self.weight.dtype)
+        return self.weight.tensor.rows(index)

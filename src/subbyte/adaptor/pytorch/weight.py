@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
 from subbyte.adaptor.pytorch.modules import WeightedHandler
+from subbyte.adaptor.pytorch.number_format import KeepsFormat
 from subbyte.adaptor.pytorch.quantizer import Quantizer
 from subbyte.calibration import calibrate_tensor
 from subbyte.errors import CalibrationError
@@ -120,7 +121,7 @@ class WeightQuantizer(Quantizer):
         return QuantizedTensor.from_float(weight, QuantParams(params.scale.clone(), zero_point), self.spec)
 
 
-class PackedWeight(nn.Module):
+class PackedWeight(KeepsFormat, nn.Module):
     """A converted op's weight: packed codes, scale and zero point as buffers, and no float copy.
 
     Args:
@@ -150,13 +151,6 @@ class PackedWeight(nn.Module):
     @property
     def device(self) -> torch.device:
         return self.packed.device
-
-    def _apply(self, fn: Any, recurse: bool = True) -> "PackedWeight":
-        # model.half() casts float buffers; a scale keeps the format that the codes were made with.
-        scale_dtype = self.scale.dtype
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.scale = self.scale.to(scale_dtype)
-        return self
 
     def operand(self, module: Any, handler: WeightedHandler) -> WeightOperand:
         """Unpacked for one use."""
