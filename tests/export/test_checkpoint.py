@@ -1,10 +1,12 @@
 """save and load: same output, true size, refusal of everything that is not right."""
 
+import copy
 import importlib
 import json
 import math
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -206,6 +208,50 @@ def test_only_converted_models_are_saved(tmp_path: Path, images: torch.Tensor) -
         subbyte.save(ResidualNet(), tmp_path / "model.safetensors")
 
 
+def chain() -> nn.Module:
+    return randomized(
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.LeakyReLU(0.1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1))
+    )
+
+
+def _exchange(model: nn.Module) -> None:
+    model[3], model[4] = model[4], model[3]
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda model: model.__setitem__(0, nn.Conv2d(3, 4, 3)), "0"),
+        (lambda model: model.__setitem__(1, nn.BatchNorm2d(4)), "1"),
+        (lambda model: model.__setitem__(2, nn.LeakyReLU(0.5)), "2"),
+        (lambda model: model.__setitem__(3, subbyte.quantize(chain(), "w4a4", seeded((4, 3, 8, 8)))[3]), "3"),
+        (lambda model: model.__delitem__(4), "4"),
+        (lambda model: model.append(nn.ReLU()), "5"),
+        (_exchange, "3"),
+    ],
+    ids=["conv", "norm", "activation", "op of another model", "removed", "added", "exchanged"],
+)
+def test_a_model_whose_modules_were_replaced_is_not_saved(
+    tmp_path: Path, images: torch.Tensor, change: Callable[[nn.Module], None], name: str
+) -> None:
+    quantized = subbyte.quantize(chain(), "w4a4", images)
+    change(quantized)
+    with pytest.raises(ModelError, match=f"module '{name}' was replaced, added or removed"):
+        subbyte.save(quantized, tmp_path / "model.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("change", [copy.deepcopy, nn.Module.half, nn.Module.train, lambda model: model])
+def test_copies_casts_and_modes_are_no_replacements(
+    tmp_path: Path, images: torch.Tensor, change: Callable[[nn.Module], nn.Module]
+) -> None:
+    quantized = change(subbyte.quantize(chain(), "w4a4", images))
+    subbyte.save(quantized, tmp_path / "model.safetensors")
+    loaded = subbyte.load(tmp_path / "model.safetensors", chain())
+    subbyte.save(loaded, tmp_path / "again.safetensors")
+    assert torch.equal(subbyte.load(tmp_path / "again.safetensors", chain())(images), loaded(images))
+
+
 def test_functional_ops_that_no_forward_has_shown_are_found_after_loading(tmp_path: Path) -> None:
     model = tiny_transformer("bert")
     batch = {"input_ids": torch.randint(0, 64, (2, 8), generator=torch.Generator().manual_seed(0))}
@@ -214,6 +260,7 @@ def test_functional_ops_that_no_forward_has_shown_are_found_after_loading(tmp_pa
     loaded = subbyte.load(tmp_path / "model.safetensors", model)
     with torch.no_grad():
         assert torch.equal(loaded(**batch)[0], quantized(**batch)[0])
+    subbyte.save(quantized, tmp_path / "later.safetensors")  # the forward has swapped modules; none was replaced
     types = {row["type"]: row["activation_dtype"] for row in subbyte.summary(loaded).rows}
     assert types["scaled_dot_product_attention"] == "uint8"
 

@@ -16,6 +16,7 @@ from subbyte.adaptor.pytorch.float_model import check_float
 from subbyte.adaptor.pytorch.prepare import find_later
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
 from subbyte.adaptor.pytorch.state import QuantizationState, hold, state_of
+from subbyte.adaptor.pytorch.structure import check_structure
 from subbyte.adaptor.pytorch.weight import PackedWeight
 from subbyte.errors import CheckpointError, ModelError
 from subbyte.export.header import state_from, state_header
@@ -32,12 +33,13 @@ def save(model: nn.Module, path: str | Path) -> None:
     The file appears whole or not at all; no pickle is in it.
 
     Raises:
-        ModelError: the model is not converted.
+        ModelError: the model is not converted, or modules of it were replaced since.
         CheckpointError: the file cannot be written.
     """
     state = state_of(model)
     if not state.converted:
         raise ModelError("only a converted model is saved; call subbyte.convert(model) first")
+    check_structure(model, state)
     tensors, aliases = _without_aliases(model.state_dict())
     report = summary(model)
     header = state_header(state) | {

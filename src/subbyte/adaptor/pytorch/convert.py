@@ -8,6 +8,7 @@ from subbyte.adaptor.pytorch.batch_norm import AbsorbedBatchNorm, FoldedBatchNor
 from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
 from subbyte.adaptor.pytorch.state import QuantizationState, is_quantized, state_of
+from subbyte.adaptor.pytorch.structure import structure
 from subbyte.adaptor.pytorch.swap import swap
 from subbyte.adaptor.pytorch.weight import PackedWeight, folded, folds_first
 from subbyte.errors import ModelError
@@ -69,6 +70,7 @@ def finish(model: nn.Module, state: QuantizationState) -> None:
         quantizer.statistics = quantizer.algorithm.statistics(quantizer.spec)
     state.converted = True
     model.eval()  # new modules too
+    state.structure = structure(model)
 
 
 def _pack(module: Any, packed: Packed) -> tuple[PackedWeight, Tensor | None, Tensor | None]:

@@ -13,6 +13,11 @@ class Swapped:
     float_class: type[nn.Module]
     mixin: type["Swapped"]
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # A module that is constructed, as Sequential does for a slice, has nothing attached: it is a float one.
+        unswap(self)  # type: ignore[arg-type]
+        type(self).__init__(self, *args, **kwargs)
+
     def __init_subclass__(cls) -> None:
         # Not passed on: a float class may wrap the forward of whatever subclasses it (Hugging Face's
         # checkpointing layers do), and this subclass is not one of its own.
