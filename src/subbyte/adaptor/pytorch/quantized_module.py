@@ -12,7 +12,7 @@ from subbyte.adaptor.pytorch.inputs import InputQuantizers, quantized, snapped
 from subbyte.adaptor.pytorch.modules import WeightedHandler
 from subbyte.adaptor.pytorch.number_format import KeepsFormat
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
-from subbyte.adaptor.pytorch.swap import Swapped, float_class
+from subbyte.adaptor.pytorch.swap import Swapped, float_class, positional
 from subbyte.adaptor.pytorch.weight import (
     PackedWeight,
     WeightOperand,
@@ -34,7 +34,7 @@ class QuantizedModule(Swapped):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         with torch._C.DisableTorchFunction():
-            x, *extra = (*args, *kwargs.values())
+            x, *extra = positional(self, args, kwargs)  # type: ignore[arg-type]
             slots = self.input_quantizers.here()
             return self.compute(x, slots[0] if slots else None, *extra)
 
