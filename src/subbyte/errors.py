@@ -1,7 +1,12 @@
 """Everything Subbyte raises on bad input: one small hierarchy."""
 
 import difflib
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+Class = TypeVar("Class", bound=type)
 
 
 class SubbyteError(Exception):
@@ -47,3 +52,37 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
 def listing(names: Iterable[str]) -> str:
     """Names in a stable order, for 'allowed: ...' in messages."""
     return ", ".join(sorted({str(name) for name in names})) or "nothing"
+
+
+def refuses_misspelt(error: type[SubbyteError]) -> Callable[[Class], Class]:
+    """Decorates a class whose constructor answers wrong arguments with `error` and the nearest spelling."""
+
+    def decorate(cls: Class) -> Class:
+        init = vars(cls)["__init__"]
+
+        @functools.wraps(init)
+        def constructor(self: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                init(self, *args, **kwargs)
+            except TypeError:
+                problem = _misfit(cls, args, kwargs)  # only now: a call that is right costs nothing
+                if not problem:
+                    raise
+                raise error(problem) from None
+
+        cls.__init__ = constructor  # type: ignore[misc]  # of this very class
+        return cls
+
+    return decorate
+
+
+def _misfit(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """In what way arguments are not those that a constructor takes; empty where they are."""
+    signature = inspect.signature(cls)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as problem:
+        allowed = list(signature.parameters)
+        hints = [nearest(key, allowed) for key in kwargs if key not in allowed]
+        return f"{cls.__name__}: {problem}{''.join(hints[:1])} (allowed: {', '.join(allowed)})"
+    return ""

@@ -11,6 +11,7 @@ from subbyte.calibration import (
     calibrate_tensor,
     quantize_tensor,
 )  # fmt: skip
+from subbyte.dtypes import dtype
 from subbyte.errors import CalibrationError, ConfigError
 from subbyte.numerics import scale_shape
 from subbyte.spec import TensorSpec
@@ -68,10 +69,29 @@ def test_nan_and_infinity_are_refused(name: str, granularity: str, bad: float) -
 def test_other_refusals() -> None:
     with pytest.raises(ConfigError, match="fp32 is a float type"):
         quantize_tensor(torch.randn(3), TensorSpec("fp32"))
-    with pytest.raises(ConfigError, match=r"only floating-point tensors are quantized, not torch\.int64"):
-        quantize_tensor(torch.arange(3), TensorSpec("int4"))
     with pytest.raises(ConfigError, match="per_channel along axis 2: the tensor has only 2 axes"):
         quantize_tensor(torch.randn(3, 3), TensorSpec("int4", granularity="per_channel", axis=2))
+
+
+@pytest.mark.parametrize(
+    ("x", "shown"),
+    [
+        ([1.0, 2.0], "a list"),
+        (torch.arange(3), r"torch\.int64"),
+        (torch.ones(3, dtype=torch.bool), r"torch\.bool"),
+        (torch.eye(3).to_sparse(), r"torch\.sparse_coo"),
+        (torch.ones(3, device="meta"), "on meta"),
+    ],
+)
+def test_what_is_no_tensor_of_numbers_to_quantize(x: object, shown: str) -> None:
+    with pytest.raises(ConfigError, match=f"only dense floating-point tensors are quantized, not .*{shown}"):
+        quantize_tensor(x, TensorSpec("int4"))
+
+
+@pytest.mark.parametrize("spec", ["int4", dtype("int4"), {"dtype": "int4"}, None])
+def test_what_is_no_spec(spec: object) -> None:
+    with pytest.raises(ConfigError, match=r"as in TensorSpec\('int4'\), not"):
+        quantize_tensor(torch.randn(3), spec)
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)])

@@ -48,9 +48,11 @@ def test_an_interrupt_is_exit_code_130():
 
 
 @pytest.mark.parametrize("arguments", [["--debug", "work"], ["work", "--debug"], ["work", "--debug", "--size", "3"]])
-def test_debug_lets_the_error_through(arguments):
-    error = ConfigError("wrong")
-    assert runner.invoke(app_that_raises(error), arguments).exception is error
+def test_debug_shows_the_traceback(arguments):
+    result = runner.invoke(app_that_raises(ConfigError("wrong")), arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Traceback")
+    assert result.stderr.endswith("subbyte.errors.ConfigError: wrong\n")
 
 
 @pytest.mark.parametrize(
@@ -81,4 +83,6 @@ def test_the_installed_entry_point_runs_in_a_process_of_its_own(tmp_path):
     result = subbyte_command("summary", "nothing.safetensors")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "Error: there is no checkpoint at nothing.safetensors\n"
-    assert "Traceback" in subbyte_command("summary", "nothing.safetensors", "--debug").stderr
+    result = subbyte_command("summary", "nothing.safetensors", "--debug")
+    assert "Traceback" in result.stderr
+    assert result.returncode == 2

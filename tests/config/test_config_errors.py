@@ -25,6 +25,11 @@ def refused(config: Any, first_last: str | None = None, capability: Capability =
     return str(caught.value)
 
 
+@pytest.mark.parametrize("first_last", [8, True, ["int8"], {"first": "int8"}, 8.0])
+def test_first_last_is_a_name(first_last: Any) -> None:
+    assert f"as in 'int8', not {first_last!r}" in refused("w4a4", first_last)
+
+
 def fc(**tensors: Any) -> dict[str, Any]:
     return {"op_name_dict": {"fc": tensors}}
 

@@ -1,9 +1,12 @@
 """save and load: same output, true size, refusal of everything that is not right."""
 
+import copy
 import importlib
 import json
+import math
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,10 +14,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
+from typer.testing import CliRunner
 
 import subbyte
 from networks import ResidualNet, UNet, randomized, seeded, tiny_transformer
 from subbyte import CheckpointError, ModelError
+from subbyte.cli import main
 from subbyte.export import safe_file
 from subbyte.export.checkpoint import read_report
 
@@ -144,6 +149,37 @@ def test_another_format_is_refused(checkpoint: Path) -> None:
         subbyte.load(checkpoint, ResidualNet())
 
 
+@pytest.mark.parametrize("path", [None, 3, b"model"])
+def test_what_is_no_path(images: torch.Tensor, path: object) -> None:
+    with pytest.raises(CheckpointError, match=r"a str or a pathlib\.Path, not"):
+        subbyte.save(subbyte.quantize(ResidualNet(), "w4a4", images), path)
+    with pytest.raises(CheckpointError, match=r"a str or a pathlib\.Path, not"):
+        subbyte.load(path, ResidualNet())
+
+
+def test_a_folder(tmp_path: Path, images: torch.Tensor) -> None:
+    with pytest.raises(CheckpointError, match="is a folder; name a file in it"):
+        subbyte.save(subbyte.quantize(ResidualNet(), "w4a4", images), tmp_path)
+    with pytest.raises(CheckpointError, match="is a folder; name a file in it"):
+        subbyte.load(tmp_path, ResidualNet())
+    assert not list(tmp_path.iterdir())
+
+
+def test_figures_that_are_not_finite_are_valid_json_and_come_back(tmp_path: Path) -> None:
+    path, model = tmp_path / "model.safetensors", nn.Sequential(nn.Linear(3, 2))
+    nn.init.constant_(model[0].weight, 0.25)
+    quantized = subbyte.quantize(model, "w1")
+    assert subbyte.summary(quantized).rows[0]["weight_sqnr"] == math.inf
+    subbyte.save(quantized, path)
+    with safe_open(str(path), "pt") as file:
+        json.loads(file.metadata()["subbyte"], parse_constant=pytest.fail)
+    assert subbyte.summary(subbyte.load(path, model)).rows == subbyte.summary(quantized).rows
+    assert read_report(path)["rows"] == subbyte.summary(quantized).rows
+    shown = CliRunner().invoke(main.app, ["summary", str(path), "--json"]).stdout
+    assert json.loads(shown, parse_constant=pytest.fail)["rows"][0]["weight_sqnr"] == "Infinity"
+    assert " inf " in CliRunner().invoke(main.app, ["summary", str(path)]).stdout
+
+
 def test_an_interrupted_save_keeps_the_old_file(
     checkpoint: Path, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +208,50 @@ def test_only_converted_models_are_saved(tmp_path: Path, images: torch.Tensor) -
         subbyte.save(ResidualNet(), tmp_path / "model.safetensors")
 
 
+def chain() -> nn.Module:
+    return randomized(
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.LeakyReLU(0.1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1))
+    )
+
+
+def _exchange(model: nn.Module) -> None:
+    model[3], model[4] = model[4], model[3]
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda model: model.__setitem__(0, nn.Conv2d(3, 4, 3)), "0"),
+        (lambda model: model.__setitem__(1, nn.BatchNorm2d(4)), "1"),
+        (lambda model: model.__setitem__(2, nn.LeakyReLU(0.5)), "2"),
+        (lambda model: model.__setitem__(3, subbyte.quantize(chain(), "w4a4", seeded((4, 3, 8, 8)))[3]), "3"),
+        (lambda model: model.__delitem__(4), "4"),
+        (lambda model: model.append(nn.ReLU()), "5"),
+        (_exchange, "3"),
+    ],
+    ids=["conv", "norm", "activation", "op of another model", "removed", "added", "exchanged"],
+)
+def test_a_model_whose_modules_were_replaced_is_not_saved(
+    tmp_path: Path, images: torch.Tensor, change: Callable[[nn.Module], None], name: str
+) -> None:
+    quantized = subbyte.quantize(chain(), "w4a4", images)
+    change(quantized)
+    with pytest.raises(ModelError, match=f"module '{name}' was replaced, added or removed"):
+        subbyte.save(quantized, tmp_path / "model.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("change", [copy.deepcopy, nn.Module.half, nn.Module.train, lambda model: model])
+def test_copies_casts_and_modes_are_no_replacements(
+    tmp_path: Path, images: torch.Tensor, change: Callable[[nn.Module], nn.Module]
+) -> None:
+    quantized = change(subbyte.quantize(chain(), "w4a4", images))
+    subbyte.save(quantized, tmp_path / "model.safetensors")
+    loaded = subbyte.load(tmp_path / "model.safetensors", chain())
+    subbyte.save(loaded, tmp_path / "again.safetensors")
+    assert torch.equal(subbyte.load(tmp_path / "again.safetensors", chain())(images), loaded(images))
+
+
 def test_functional_ops_that_no_forward_has_shown_are_found_after_loading(tmp_path: Path) -> None:
     model = tiny_transformer("bert")
     batch = {"input_ids": torch.randint(0, 64, (2, 8), generator=torch.Generator().manual_seed(0))}
@@ -180,6 +260,7 @@ def test_functional_ops_that_no_forward_has_shown_are_found_after_loading(tmp_pa
     loaded = subbyte.load(tmp_path / "model.safetensors", model)
     with torch.no_grad():
         assert torch.equal(loaded(**batch)[0], quantized(**batch)[0])
+    subbyte.save(quantized, tmp_path / "later.safetensors")  # the forward has swapped modules; none was replaced
     types = {row["type"]: row["activation_dtype"] for row in subbyte.summary(loaded).rows}
     assert types["scaled_dot_product_attention"] == "uint8"
 

@@ -55,6 +55,12 @@ def test_refusals(fields: dict, reason: str) -> None:
         OpConfig.from_dict(fields)
 
 
+@pytest.mark.parametrize("tensor", ["weight", "activation", "bias", "output"])
+def test_a_tensor_is_given_as_a_spec_or_not_at_all(tensor: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{tensor} must be a TensorSpec, as in TensorSpec\('int4'\), not 'int8'"):
+        OpConfig(**{tensor: "int8"})
+
+
 def test_is_float() -> None:
     assert OpConfig().is_float
     assert OpConfig(weight=TensorSpec("fp32"), bias=TensorSpec("int8")).is_float

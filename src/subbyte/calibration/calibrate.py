@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,8 +29,8 @@ def calibrate_tensor(x: Tensor, spec: TensorSpec) -> QuantParams:
         CalibrationError: x holds NaN or infinity.
         ConfigError: the algorithm is unknown or has no meaning for the type.
     """
-    if not x.is_floating_point():
-        raise ConfigError(f"only floating-point tensors are quantized, not {x.dtype}")
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.layout != torch.strided or x.is_meta:
+        raise ConfigError(f"only dense floating-point tensors are quantized, not {_described(x)}")
     pieces = [_calibrate_piece(piece, spec) for piece in _rows(x.detach(), spec)]
     if len(pieces) == 1:
         return pieces[0]
@@ -62,11 +63,19 @@ def quantize_tensor(x: Tensor, spec: TensorSpec) -> QuantizedTensor:
 
     Raises:
         CalibrationError: x holds NaN or infinity.
-        ConfigError: the spec does not fit the tensor, or is of a float type.
+        ConfigError: x is no dense floating-point tensor; or the spec does not fit it, or is of a float type.
     """
+    if not isinstance(spec, TensorSpec):
+        raise ConfigError(f"spec must be a TensorSpec, as in TensorSpec('int4'), not {spec!r}")
     if spec.is_float:
         raise ConfigError(f"{spec.dtype} is a float type: there is nothing to quantize")
     return QuantizedTensor.from_float(x, calibrate_tensor(x, spec), spec)
+
+
+def _described(x: Any) -> str:
+    if not isinstance(x, Tensor):
+        return f"a {type(x).__name__}"
+    return f"{x.dtype} ({x.layout}) on {x.device}"
 
 
 def _rows(x: Tensor, spec: TensorSpec) -> Iterator[Tensor]:

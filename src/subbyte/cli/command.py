@@ -1,6 +1,7 @@
 """Commands that end in one clear message and an exit code, never in a traceback unless asked."""
 
 import errno
+import traceback
 from typing import Any
 
 import typer
@@ -35,8 +36,11 @@ class Command(TyperCommand):
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
-            if ctx.find_root().params.get("debug") or getattr(error, "errno", None) == errno.EPIPE:
+            if getattr(error, "errno", None) == errno.EPIPE:
                 raise
+            if ctx.find_root().params.get("debug"):
+                traceback.print_exception(error)
+                raise typer.Exit(FAILED) from None
             typer.echo(f"Error: {_message(error)}", err=True)
             raise typer.Exit(FAILED) from None
 

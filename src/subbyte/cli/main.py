@@ -1,6 +1,5 @@
 """The `subbyte` command: what it can be told."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -9,11 +8,12 @@ import typer
 import subbyte
 from subbyte.cli.capability_tables import check_capability, show_capability
 from subbyte.cli.command import Application, Command
-from subbyte.cli.console import finite, out
+from subbyte.cli.console import out
 from subbyte.cli.demo import run_demo
 from subbyte.cli.dtype_table import dtype_table
 from subbyte.cli.quantize import quantize_recipe
 from subbyte.export.checkpoint import read_report
+from subbyte.export.json_text import json_text
 from subbyte.report import Summary
 
 app = typer.Typer(
@@ -82,7 +82,7 @@ def summary(
     """Print what a checkpoint holds, op by op."""
     report = Summary(**read_report(checkpoint))
     if as_json:
-        typer.echo(json.dumps(finite(report.to_dict()), indent=2))
+        typer.echo(json_text(report.to_dict(), indent=2))
     else:
         out().print(report)
 

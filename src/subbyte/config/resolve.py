@@ -37,6 +37,8 @@ def resolve(capability: Capability, ops: Sequence[OpInfo], config: Any, first_la
         ConfigError: the request is misspelt, matches nothing, contradicts itself or a constraint, or is
             not allowed by the capability.
     """
+    if first_last is not None and not isinstance(first_last, str):
+        raise ConfigError(f"first_last is the name of a precision, as in 'int8', not {first_last!r}")
     request = as_request(config)
     if isinstance(request, TuneConfig):
         if first_last is not None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from subbyte.errors import DataTypeError, nearest
+from subbyte.errors import DataTypeError, nearest, refuses_misspelt
 
 Kind = Literal["integer", "codebook", "float"]
 
@@ -15,6 +15,7 @@ MAX_BITS = 8
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
+@refuses_misspelt(DataTypeError)
 @dataclass(frozen=True)
 class DataType:
     """A set of representable values and the codes that stand for them. Knows nothing of scales.

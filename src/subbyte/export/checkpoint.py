@@ -1,6 +1,5 @@
 """save and load: a converted model as one safetensors file of its true size."""
 
-import copy
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,17 @@ from torch import Tensor, nn
 from subbyte.adaptor.pytorch.attach import attach
 from subbyte.adaptor.pytorch.call_site import rewritten
 from subbyte.adaptor.pytorch.convert import finish, install
+from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
+from subbyte.adaptor.pytorch.float_model import check_float
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
-from subbyte.adaptor.pytorch.prepare import check_float, find_later
+from subbyte.adaptor.pytorch.prepare import find_later
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
 from subbyte.adaptor.pytorch.state import QuantizationState, hold, state_of
+from subbyte.adaptor.pytorch.structure import check_structure
 from subbyte.errors import CheckpointError, ModelError
 from subbyte.export.header import state_from, state_header
+from subbyte.export.json_text import number
 from subbyte.export.safe_file import read, write
 from subbyte.numerics import QuantizedTensor
 from subbyte.report import summary
@@ -30,12 +33,13 @@ def save(model: nn.Module, path: str | Path) -> None:
     The file appears whole or not at all; no pickle is in it.
 
     Raises:
-        ModelError: the model is not converted.
+        ModelError: the model is not converted, or modules of it were replaced since.
         CheckpointError: the file cannot be written.
     """
     state = state_of(model)
     if not state.converted:
         raise ModelError("only a converted model is saved; call subbyte.convert(model) first")
+    check_structure(model, state)
     tensors, aliases = _without_aliases(model.state_dict())
     report = summary(model)
     header = state_header(state) | {
@@ -55,7 +59,7 @@ def load(path: str | Path, float_model: nn.Module) -> nn.Module:
 
     Raises:
         CheckpointError: the file is missing, damaged, altered, of another version, or of another model.
-        ModelError: float_model is quantized already.
+        ModelError: float_model is quantized already, or cannot be copied.
     """
     check_float(float_model)
     tensors, header = read(path)
@@ -66,7 +70,7 @@ def load(path: str | Path, float_model: nn.Module) -> nn.Module:
             "build the model that was quantized"
         )
     _check_code(float_model, state, path)
-    model = copy.deepcopy(float_model)
+    model = copied(float_model)
     device = next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
     attach(model, state, list(state.graph.ops), calibrate_weights=False)
     tensors |= {alias: tensors[name] for alias, name in header["aliases"].items()}
@@ -89,6 +93,8 @@ def read_report(path: str | Path) -> dict[str, Any]:
     """
     _, header = read(path)
     report: dict[str, Any] = header["report"]
+    for row in report["rows"]:
+        row |= {key: number(row[key]) for key in ("weight_sqnr", "activation_sqnr")}
     return report
 
 
@@ -124,7 +130,7 @@ def _weight_specs(model: nn.Module) -> dict[str, Any]:
             found[module.op_name] = {
                 "spec": weight.spec.to_dict(),
                 "shape": list(weight.shape),
-                "dtype": str(weight.dtype).removeprefix("torch."),
+                "dtype": str(weight.float_dtype).removeprefix("torch."),
             }
     return found
 

@@ -56,8 +56,12 @@ def state_from(header: Mapping[str, Any]) -> QuantizationState:
     graph = Graph({values["name"]: _op_from(values) for values in header["ops"]}, order, set(header["read_by_code"]))
     sizes = {key: header[key] for key in ("float_bytes", "float_params", "fingerprint")}
     state = QuantizationState(config, graph, **sizes)
-    state.weight_sqnr, state.activation_sqnr = dict(header["weight_sqnr"]), dict(header["activation_sqnr"])
+    state.weight_sqnr, state.activation_sqnr = _figures(header["weight_sqnr"]), _figures(header["activation_sqnr"])
     return state
+
+
+def _figures(by_op: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(figure) for name, figure in by_op.items()}
 
 
 def _shared(entries: list[tuple[OpKey, dict[str, Any]]]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from subbyte.errors import CheckpointError
+from subbyte.export.json_text import json_text
 
 _HEADER, _DIGEST = "subbyte", "sha256"
 
@@ -23,8 +24,8 @@ def write(path: str | Path, tensors: dict[str, Tensor], header: dict[str, Any]) 
     Raises:
         CheckpointError: the file cannot be written.
     """
-    path = Path(path)
-    text = json.dumps(header, sort_keys=True, separators=(",", ":"))
+    path = _checked(path)
+    text = json_text(header, sort_keys=True, separators=(",", ":"))
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     metadata = {_HEADER: text, _DIGEST: _digest(text, stored)}
     try:
@@ -60,8 +61,16 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, header
 
 
+def _checked(path: str | Path) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise CheckpointError(f"the path of a checkpoint is a str or a pathlib.Path, not {path!r}")
+    if Path(path).is_dir():
+        raise CheckpointError(f"{path} is a folder; name a file in it")
+    return Path(path)
+
+
 def _open(path: str | Path, tensors: dict[str, Tensor]) -> dict[str, str]:
-    if not Path(path).is_file():
+    if not _checked(path).is_file():
         raise CheckpointError(f"there is no checkpoint at {path}")
     try:
         with safe_open(str(path), framework="pt") as file:

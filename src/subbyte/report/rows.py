@@ -96,7 +96,7 @@ def quantized_weights(model: nn.Module) -> list[tuple[TensorSpec, int, int, int]
 def _weight_size(module: Any) -> tuple[int, int, int]:
     if isinstance(module, ConvertedWeighted):
         tensor = module.weight.tensor
-        return tensor.numel(), tensor.numel() * module.weight.dtype.itemsize, tensor.nbytes
+        return tensor.numel(), tensor.numel() * module.weight.float_dtype.itemsize, tensor.nbytes
     quantizer: WeightQuantizer = module.weight_quantizer
     params = quantizer.weight_params
     size = packed_size(module.weight.numel(), quantizer.spec.dtype.bits) + params.scale.nbytes

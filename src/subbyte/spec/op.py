@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from subbyte.errors import ConfigError, nearest
+from subbyte.errors import ConfigError, nearest, refuses_misspelt
 from subbyte.spec.tensor_spec import TensorSpec, check_keys
 
 QuantMode = Literal["static", "dynamic", "weight_only", "quant_aware"]
@@ -40,6 +40,7 @@ class OpInfo:
         return (self.name, self.type)
 
 
+@refuses_misspelt(ConfigError)
 @dataclass(frozen=True)
 class OpConfig:
     """What one operator gets. A tensor that is None, or of a float dtype, is not quantized.
@@ -67,6 +68,10 @@ class OpConfig:
                 f"accumulator {self.accumulator!r} is unknown{nearest(str(self.accumulator), ACCUMULATORS)} "
                 f"(allowed: {', '.join(ACCUMULATORS)})"
             )
+        for name in _TENSORS:
+            spec = getattr(self, name)
+            if spec is not None and not isinstance(spec, TensorSpec):
+                raise ConfigError(f"{name} must be a TensorSpec, as in TensorSpec('int4'), not {spec!r}")
         if self.quant_mode not in get_args(QuantMode):
             modes = get_args(QuantMode)
             raise ConfigError(

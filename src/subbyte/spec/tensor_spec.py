@@ -5,12 +5,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from subbyte.dtypes import DataType, dtype
-from subbyte.errors import ConfigError, nearest
+from subbyte.errors import ConfigError, nearest, refuses_misspelt
 from subbyte.spec.granularity import Granularity
 
 ScaleFormat = Literal["fp32", "fp16", "bf16", "pow2"]
 
 
+@refuses_misspelt(ConfigError)
 @dataclass(frozen=True)
 class TensorSpec:
     """How one tensor is quantized; decided before any data is seen.

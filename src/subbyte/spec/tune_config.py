@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from subbyte.errors import ConfigError
+from subbyte.errors import ConfigError, refuses_misspelt
 from subbyte.spec.op import OpConfig
 from subbyte.spec.tensor_spec import check_keys
 
 OpKey = tuple[str, str]
 
 
+@refuses_misspelt(ConfigError)
 @dataclass(frozen=True)
 class TuneConfig:
     """`{'op': {(name, type): OpConfig}}`: what every op of a model gets, decided before data is seen.

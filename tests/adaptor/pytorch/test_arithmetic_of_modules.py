@@ -83,6 +83,35 @@ def test_transposed_convolution_with_an_output_size() -> None:
     assert prepared(seeded((2, 5, 4, 3)), [10, 7]).shape == (2, 4, 10, 7)
 
 
+class Calls(nn.Module):
+    """The same calls, with arguments by place, or by name in any order."""
+
+    def __init__(self, named: bool) -> None:
+        super().__init__()
+        self.up, self.act, self.linear, self.named = nn.ConvTranspose2d(3, 4, 3, 2), nn.GELU(), nn.Linear(8, 3), named
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = [2 * x.shape[-2] + 2, 2 * x.shape[-1] + 2]
+        if self.named:
+            return self.linear(input=self.act(input=self.up(output_size=size, input=x)))
+        return self.linear(self.act(self.up(x, size)))
+
+
+@pytest.mark.parametrize("config", ["w4a4", "w4a8:dynamic", "w4"])
+def test_arguments_by_name_are_those_by_place(config: str) -> None:
+    x = seeded((2, 3, 4, 3))
+    named, placed = (subbyte.prepare(randomized(Calls(named)), config, x) for named in (True, False))
+    rows = [subbyte.summary(model).rows for model in (named, placed)]
+    assert [row["macs"] for row in rows[0]] == [row["macs"] for row in rows[1]]
+    with torch.no_grad():
+        want = placed(x)
+        assert want.shape == (2, 4, 10, 3)
+        assert torch.equal(named(x), want)
+        assert torch.equal(subbyte.convert(named)(x), want)
+    with pytest.raises(TypeError, match="argument"):
+        named.linear(inptu=x)
+
+
 NORMED = {
     "conv1d": (nn.Conv1d(4, 6, 3, bias=False), nn.BatchNorm1d(6, eps=0.3), (3, 4, 9)),
     "conv2d": (nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6, eps=1e-3), (3, 4, 7, 6)),

@@ -231,6 +231,20 @@ def test_swapping_is_no_subclassing_and_keeps_names_and_signatures() -> None:
     assert inspect.signature(subbyte.quantize(net, "w4a4", X).forward) == inspect.signature(net.forward)
 
 
+@pytest.mark.parametrize("config", ["w4a4", "w4", "w4a8:dynamic"])
+def test_slices_of_a_sequential_are_its_parts(config: str) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 5, 3), nn.GELU())
+    prepared = subbyte.prepare(randomized(model), config, X)
+    for quantized in (prepared, subbyte.convert(prepared)):
+        with torch.no_grad():
+            want = quantized(X)
+            for cut in range(2, len(model)):
+                first, rest = quantized[:cut], quantized[cut:]
+                assert type(first) is nn.Sequential
+                assert torch.equal(rest(first(X)), want)
+                assert torch.equal(copy.deepcopy(first)(X), first(X))
+
+
 def test_prepare_twice_gives_the_same_bits() -> None:
     model = randomized(ResidualNet())
     one, two = subbyte.prepare(model, "w3a3", X), subbyte.prepare(model, "w3a3", X)

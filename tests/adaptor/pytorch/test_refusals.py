@@ -1,11 +1,15 @@
 """Models that cannot be quantized are refused before anything happens to them."""
 
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
 import subbyte
 from networks import ResidualNet, randomized, seeded
@@ -39,6 +43,55 @@ def test_parametrized_weights() -> None:
     model = ResidualNet()
     parametrizations.weight_norm(model.conv2)
     refused(model, r"conv2.*parametriz")
+
+
+def _as_buffer(module: nn.Module) -> None:
+    weight = module.weight.detach()
+    del module.weight
+    module.register_buffer("weight", weight)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (weight_norm, "remove_weight_norm"),
+        (spectral_norm, "remove_spectral_norm"),
+        (lambda module: prune.l1_unstructured(module, "weight", 0.3), r"prune\.remove"),
+        (lambda module: prune.l1_unstructured(module, "bias", 0.3), r"prune\.remove"),
+        (_as_buffer, "Parameter"),
+    ],
+    ids=["weight_norm", "spectral_norm", "pruned weight", "pruned bias", "buffer"],
+)
+def test_weights_that_are_no_parameters(change: Callable[[nn.Module], Any], match: str) -> None:
+    model = randomized(ResidualNet())
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # the old weight_norm
+        change(model.conv2)
+    refused(model, rf"'conv2'.*{match}")
+
+
+@pytest.mark.parametrize("kind", ["lock", "generator", "tensor with a history"])
+def test_what_cannot_be_copied_is_named(tmp_path: Path, kind: str) -> None:
+    def obstructed() -> nn.Module:
+        model = randomized(ResidualNet())
+        obstacles = {
+            "lock": threading.Lock(),
+            "generator": (i for i in range(3)),
+            "tensor with a history": model.conv1.weight * 2,
+        }
+        model.bn1.obstacle = obstacles[kind]
+        return model
+
+    refused(obstructed(), r"copied: 'obstacle' of module 'bn1'")
+    prepared = subbyte.prepare(randomized(ResidualNet()), "w4a4", X)
+    subbyte.save(subbyte.convert(prepared), tmp_path / "model.safetensors")
+    prepared.obstacle = obstructed().bn1.obstacle
+    for call in (
+        lambda: subbyte.load(tmp_path / "model.safetensors", obstructed()),
+        lambda: subbyte.convert(prepared),
+    ):
+        with pytest.raises(subbyte.ModelError, match="'obstacle' of") as raised:
+            call()
+        assert isinstance(raised.value.__cause__, TypeError | RuntimeError)
 
 
 def test_what_is_no_module_or_has_no_ops() -> None:

@@ -1,5 +1,7 @@
 """Empty tensors, one sample, unbatched inputs, half precision, memory formats, double-precision models."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -92,6 +94,46 @@ def test_a_converted_model_can_be_cast(dtype: torch.dtype) -> None:
     assert got.dtype == dtype
     assert (got.float() - want).abs().max() < 0.1 * want.abs().max()
     assert subbyte.weights(quantized)["conv1"].scale.dtype == torch.float32
+
+
+CASTS = [torch.float16, torch.bfloat16, torch.float64]
+
+
+@pytest.mark.parametrize("dtype", CASTS)
+@pytest.mark.parametrize("config", ["w8a8", "w4", "w4:g4", "w4a8:dynamic", "w4a8:g4", "w1a1", "wnf4a8"])
+@pytest.mark.parametrize("network", [ResidualNet, lambda: UNet(4)], ids=["residual", "unet"])
+def test_prepared_and_converted_models_agree_when_both_are_cast(network: Any, config: str, dtype: torch.dtype) -> None:
+    prepared = subbyte.prepare(randomized(network()), config, X)
+    scales = {name: x.clone() for name, x in prepared.state_dict().items() if name.endswith("scale")}
+    converted = subbyte.convert(prepared)
+    with torch.no_grad():
+        got = prepared.to(dtype)(X.to(dtype))
+        assert got.dtype == dtype
+        assert torch.equal(converted.to(dtype)(X.to(dtype)), got)
+        assert torch.equal(subbyte.convert(prepared)(X.to(dtype)), got)
+    for model in (prepared, converted):
+        state = model.state_dict()
+        assert all(torch.equal(state[name], scale) for name, scale in scales.items() if name in state)
+
+
+@pytest.mark.parametrize("dtype", CASTS)
+def test_a_cast_table_gives_rows_of_the_type_of_the_model(dtype: torch.dtype) -> None:
+    model, tokens = randomized(nn.Sequential(nn.Embedding(9, 6), nn.LayerNorm(6), nn.Linear(6, 3))), torch.arange(9)
+    prepared = subbyte.prepare(model, "w4a8", tokens)
+    converted = subbyte.convert(prepared).to(dtype)
+    with torch.no_grad():
+        want = prepared.to(dtype)(tokens)
+        assert want.dtype == dtype
+        assert torch.equal(converted(tokens), want)
+    assert prepared.train()(tokens).dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", CASTS)
+@pytest.mark.parametrize("config", ["w8a8", "w4"])
+def test_a_cast_prepared_model_trains(config: str, dtype: torch.dtype) -> None:
+    prepared = subbyte.prepare(randomized(ResidualNet()), config, X).to(dtype).train()
+    prepared(X.to(dtype)).square().sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in prepared.parameters())
 
 
 def test_autocast_does_not_touch_integer_sums() -> None:

@@ -1,9 +1,12 @@
 """train() and eval() of a prepared model: statistics move, gradients flow, and back in eval() it is exact."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import subbyte
 from networks import ResidualNet, randomized, seeded
@@ -97,6 +100,38 @@ def test_converting_in_training_mode_gives_an_eval_model_and_leaves_the_prepared
     with torch.no_grad():
         assert torch.equal(converted(X), prepared.eval()(X))
     assert [name for name, _ in converted.named_parameters()] == ["conv1.bias", "conv2.bias", "linear.bias"]
+
+
+class Checkpointed(nn.Module):
+    """Recomputes a part in backward, which then runs outside of the model's forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part, self.head = ResidualNet(), nn.Linear(5, 5)
+        self.run = _at_once
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.run(self.part, x)
+        return self.head(F.relu(y)) + y
+
+
+def _at_once(part: nn.Module, x: Tensor) -> Tensor:
+    return part(x)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("config", ["w4a4", "w4a8:dynamic", "w4"])
+def test_a_checkpointed_submodule_has_the_same_gradients(config: str, reentrant: bool) -> None:
+    x = X.clone().requires_grad_()
+    prepared = subbyte.prepare(randomized(Checkpointed()).train(), config, X)
+    gradients = []
+    for run in (_at_once, partial(checkpoint, use_reentrant=reentrant)):
+        prepared.run = run
+        prepared.zero_grad()
+        prepared(x).square().sum().backward()
+        gradients.append({name: parameter.grad for name, parameter in prepared.named_parameters()})
+    for name, want in gradients[0].items():
+        assert torch.equal(gradients[1][name], want), name
 
 
 def test_training_learns() -> None:

@@ -182,3 +182,14 @@ def test_code_that_asks_a_weight_for_its_properties_changes_nothing() -> None:
     prepared = subbyte.prepare(Net().eval(), "w4a8", seeded((2, 4)))
     assert prepared.subbyte_state.graph.read_by_code == set()
     assert torch.equal(prepared(seeded((2, 4))), subbyte.convert(prepared)(seeded((2, 4))))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_they_follow_a_cast_of_the_model(dtype: torch.dtype) -> None:
+    model = randomized(Reader(lambda h, w: F.linear(h, w) + F.linear(h, w.T.T)))
+    prepared = subbyte.prepare(model, "w4a8", TOKENS)
+    converted = subbyte.convert(prepared).to(dtype)
+    with torch.no_grad():
+        got = converted(TOKENS)
+        assert got.dtype == dtype
+        assert torch.equal(prepared.to(dtype)(TOKENS), got)

@@ -1,6 +1,5 @@
 """The PyTorch adaptor behind the interface that configuration and tuning see."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +8,10 @@ from torch import nn
 
 from subbyte.adaptor.base import Adaptor
 from subbyte.adaptor.pytorch.batch import batches
+from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.discovery import discover
-from subbyte.adaptor.pytorch.prepare import check_float, prepare, quantize, static_graph
+from subbyte.adaptor.pytorch.float_model import check_float
+from subbyte.adaptor.pytorch.prepare import prepare, quantize, static_graph
 from subbyte.capability import FIELDS, TENSORS, Capability, OpCapability
 from subbyte.config import resolve
 from subbyte.spec import OpInfo, TuneConfig
@@ -24,7 +25,7 @@ class PyTorchAdaptor(Adaptor):
 
     def operators(self, model: nn.Module, data: Any = None) -> Sequence[OpInfo]:
         check_float(model)
-        graph = static_graph(model) if data is None else discover(copy.deepcopy(model), next(batches(data)))
+        graph = static_graph(model) if data is None else discover(copied(model), next(batches(data)))
         return [op.info for op in graph if op.quantizable]
 
     def query_fw_capability(self, model: nn.Module, data: Any = None) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from subbyte.adaptor.pytorch.number_format import KeepsFormat
 from subbyte.adaptor.pytorch.swap import Swapped, float_class
 
 
-class FoldedBatchNorm(Swapped):
+class FoldedBatchNorm(KeepsFormat, Swapped):
     """Mixin of a BatchNorm whose op applies it: in eval() its forward passes its input through.
 
     The codes of a per-channel weight do not depend on it: with g = weight / sqrt(var + eps), an op's result
@@ -27,8 +28,8 @@ class FoldedBatchNorm(Swapped):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return x
-        y: Tensor = float_class(self).forward(self, x)  # type: ignore[arg-type]
-        return y
+        y: Tensor = float_class(self).forward(self, x.to(self.running_mean.dtype))  # type: ignore[arg-type]
+        return y.to(x.dtype)
 
     def fold_inputs(self) -> list[Tensor | None]:
         """Everything that tells whether the factor and the bias have changed."""

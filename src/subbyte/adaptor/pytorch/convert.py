@@ -1,15 +1,16 @@
 """convert: packed weights in place of float ones."""
 
-import copy
 from typing import Any
 
 from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.batch_norm import AbsorbedBatchNorm, FoldedBatchNorm
+from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.functional_mode import ScopedModule
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
 from subbyte.adaptor.pytorch.state import QuantizationState, is_quantized, state_of
+from subbyte.adaptor.pytorch.structure import structure
 from subbyte.adaptor.pytorch.swap import swap
 from subbyte.adaptor.pytorch.weight import folded, folds_first
 from subbyte.errors import ModelError
@@ -22,11 +23,11 @@ def convert(prepared: nn.Module) -> nn.Module:
     """A converted copy of a prepared model, in eval(): the same output, bit for bit, from packed weights.
 
     Raises:
-        ModelError: the model is not prepared.
+        ModelError: the model is not prepared, or cannot be copied.
     """
     if state_of(prepared).converted:
         raise ModelError("the model is converted already")
-    return convert_in_place(copy.deepcopy(prepared))
+    return convert_in_place(copied(prepared))
 
 
 def convert_in_place(prepared: nn.Module) -> nn.Module:
@@ -73,6 +74,7 @@ def finish(model: nn.Module, state: QuantizationState) -> None:
         find_nothing_later(model, state)
     state.converted = True
     model.eval()  # new modules too
+    state.structure = structure(model)
 
 
 def find_nothing_later(model: nn.Module, state: QuantizationState) -> None:

@@ -21,7 +21,7 @@ from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_OPS, FUNCTIONAL_TY
 from subbyte.adaptor.pytorch.graph import Call, Graph, Op
 from subbyte.adaptor.pytorch.modules import ModuleHandler, WeightedHandler, handler_of
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
-from subbyte.adaptor.pytorch.swap import float_class
+from subbyte.adaptor.pytorch.swap import float_class, positional
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -315,7 +315,7 @@ def _hooks(recorder: _Recorder) -> Iterator[None]:
     def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         recorder.stack.pop()
         if recorder.is_leaf(module) and not recorder.in_leaf:
-            recorder.record_module(module, (*args, *kwargs.values()), output)
+            recorder.record_module(module, positional(module, args, kwargs), output)
 
     # Inside of the model's own hooks: what those compute is the caller's code.
     handles = [module.register_forward_pre_hook(enter) for module in recorder.names]

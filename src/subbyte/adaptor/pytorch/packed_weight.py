@@ -8,13 +8,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from subbyte.adaptor.pytorch.modules import WeightedHandler
+from subbyte.adaptor.pytorch.number_format import KeepsFormat
 from subbyte.adaptor.pytorch.weight import WeightOperand, float_bias, magnitude, output_scale
 from subbyte.errors import ModelError
 from subbyte.numerics import QuantizedTensor
 from subbyte.spec import QuantParams
 
 
-class PackedWeight(nn.Module):
+class PackedWeight(KeepsFormat, nn.Module):
     """A converted op's weight: packed codes, scale and zero point as buffers, and no float copy.
 
     To torch functions, and to code that asks for what a tensor has, it is the tensor of its values.
@@ -31,7 +32,7 @@ class PackedWeight(nn.Module):
 
     def __init__(self, tensor: QuantizedTensor, handler: WeightedHandler, dtype: torch.dtype) -> None:
         super().__init__()
-        self.dtype = dtype
+        self.float_dtype = self.dtype = dtype  # the second follows when the model is cast
         self.spec = tensor.spec
         self.shape = tensor.shape
         self.register_buffer("packed", tensor.packed)
@@ -48,7 +49,7 @@ class PackedWeight(nn.Module):
         return self.packed.device
 
     def values(self) -> Tensor:
-        """The dequantized weight, in the dtype of the float one."""
+        """The dequantized weight."""
         with torch._C.DisableTorchFunction():
             return self.tensor.dequantize().to(self.dtype)
 
@@ -96,13 +97,6 @@ class PackedWeight(nn.Module):
         return torch.matmul(self.values(), other)
 
     __radd__, __rmul__ = __add__, __mul__
-
-    def _apply(self, fn: Any, recurse: bool = True) -> "PackedWeight":
-        # model.half() casts float buffers; a scale keeps the format that the codes were made with.
-        scale_dtype = self.scale.dtype
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.scale = self.scale.to(scale_dtype)
-        return self
 
     def operand(self, module: Any, handler: WeightedHandler) -> WeightOperand:
         """Unpacked for one use."""

@@ -6,14 +6,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils import parametrize
 
 from subbyte.adaptor.pytorch.attach import attach, scope_of
 from subbyte.adaptor.pytorch.batch import batches
 from subbyte.adaptor.pytorch.calibrate import calibrate
 from subbyte.adaptor.pytorch.convert import convert_in_place
+from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.discovery import discover, module_op, quantizable_modules
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
+from subbyte.adaptor.pytorch.float_model import check_float
 from subbyte.adaptor.pytorch.fusion import fuse
 from subbyte.adaptor.pytorch.graph import Graph, Op
 from subbyte.adaptor.pytorch.modules import FloatHandler, handler_of
@@ -21,7 +22,7 @@ from subbyte.adaptor.pytorch.overflow import check_accumulators
 from subbyte.adaptor.pytorch.progress import progress
 from subbyte.adaptor.pytorch.quantized_module import QuantizedModule
 from subbyte.adaptor.pytorch.recording import FoundLater, Recording, Resolver, functional_types
-from subbyte.adaptor.pytorch.state import QuantizationState, hold, is_quantized
+from subbyte.adaptor.pytorch.state import QuantizationState, hold
 from subbyte.errors import CalibrationError, ModelError
 from subbyte.spec import OpConfig, OpInfo, TuneConfig
 
@@ -42,7 +43,7 @@ def prepare(model: nn.Module, resolve: Resolver, data: Any = None, limit: int | 
     """
     check_float(model)
     with torch.inference_mode(False):  # its tensors have no version, by which changes of a weight are seen
-        return _prepare(copy.deepcopy(model), model, resolve, data, limit)
+        return _prepare(copied(model), model, resolve, data, limit)
 
 
 def quantize(model: nn.Module, resolve: Resolver, data: Any = None, limit: int | None = None) -> nn.Module:
@@ -51,7 +52,7 @@ def quantize(model: nn.Module, resolve: Resolver, data: Any = None, limit: int |
     parameters = {id(parameter): parameter for parameter in model.parameters()}
     with torch.inference_mode(False):
         # What is packed is only read; what stays float is copied once the rest is gone.
-        shared = copy.deepcopy(model, dict(parameters))
+        shared = copied(model, dict(parameters))
         converted = convert_in_place(_prepare(shared, model, resolve, data, limit))
     copies: dict[int, nn.Parameter] = {}
     for module in converted.modules():
@@ -95,28 +96,6 @@ def _prepare(prepared: nn.Module, model: nn.Module, resolve: Resolver, data: Any
     state.train(prepared.training)
     state.run.phase = "quantize"
     return prepared
-
-
-def check_float(model: Any) -> None:
-    """Refuse what cannot be prepared.
-
-    Raises:
-        ModelError: it is no module, quantized already, or hides its forward or weights.
-    """
-    if not isinstance(model, nn.Module):
-        raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}")
-    if is_quantized(model):
-        raise ModelError("the model is quantized already; start from the float model")
-    if isinstance(model, torch.jit.ScriptModule):
-        raise ModelError("a TorchScript model cannot be quantized; give the Python model it was made from")
-    for name, module in model.named_modules():
-        if "forward" in vars(module):
-            raise ModelError(f"module {name!r} has its forward replaced on the object; restore it first")
-        if parametrize.is_parametrized(module):
-            raise ModelError(
-                f"module {name!r} has parametrized weights; call torch.nn.utils.parametrize."
-                "remove_parametrizations on it first"
-            )
 
 
 def static_graph(model: nn.Module) -> Graph:

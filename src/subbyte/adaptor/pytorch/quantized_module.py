@@ -1,6 +1,7 @@
 """The classes that quantized modules are swapped to, and how they compute."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,9 +10,10 @@ from torch import Tensor
 from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
 from subbyte.adaptor.pytorch.inputs import InputQuantizers, quantized, snapped
 from subbyte.adaptor.pytorch.modules import ModuleHandler, WeightedHandler
+from subbyte.adaptor.pytorch.number_format import KeepsFormat
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
-from subbyte.adaptor.pytorch.swap import Swapped, float_class
+from subbyte.adaptor.pytorch.swap import Swapped, float_class, positional
 from subbyte.adaptor.pytorch.weight import (
     WeightOperand,
     WeightQuantizer,
@@ -33,7 +35,7 @@ class QuantizedModule(Swapped):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         with torch._C.DisableTorchFunction():
-            x, *extra = (*args, *kwargs.values())
+            x, *extra = positional(self, args, kwargs)  # type: ignore[arg-type]
             slots = self.input_quantizers.here()
             return self.compute(x, slots[0] if slots else None, *extra)
 
@@ -43,7 +45,7 @@ class QuantizedModule(Swapped):
         return y
 
 
-class WeightedModule(QuantizedModule):
+class WeightedModule(KeepsFormat, QuantizedModule):
     """Mixin of a module with a quantized weight: integers first.
 
     `y = (sum (qx - zx)(qw - zw)) * (sx * sw) + b`; the groups of a per_group weight are added in order.
@@ -52,6 +54,16 @@ class WeightedModule(QuantizedModule):
     handler: WeightedHandler
     weight: Any
     weight_spec: TensorSpec
+    cast_to: torch.dtype | None = None
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        self.cast_to = fn(torch.empty(0, dtype=self.row_dtype, device=self.weight.device)).dtype
+        return super()._apply(fn, recurse)
+
+    @property
+    def row_dtype(self) -> torch.dtype:
+        """Of what a table gives: the weight's, until the model is cast. Other ops give the type of their input."""
+        return self.cast_to or self.weight.dtype
 
     @abstractmethod
     def operand(self) -> WeightOperand:
@@ -63,11 +75,11 @@ class WeightedModule(QuantizedModule):
 
     @abstractmethod
     def rows(self, index: Tensor) -> Tensor:
-        """Rows of a table."""
+        """Rows of a table (fp32)."""
 
     def compute(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
         if not self.handler.takes_activation:
-            return self.rows(x)
+            return self.rows(x).to(self.row_dtype)
         operand = self.operand()
         grid, scale = snapped(x, quantizer)
         if quantizer is None or scale is None:
@@ -138,7 +150,7 @@ class PreparedWeighted(WeightedModule):
         return self.weight_quantizer.operand(self, self.handler, self.folded_norm)
 
     def rows(self, index: Tensor) -> Tensor:
-        return self.operand().rows(index, self.weight_spec).to(self.weight.dtype)
+        return self.operand().rows(index, self.weight_spec)
 
     def compute(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
         if self.training or not self.quantizes:
@@ -150,8 +162,8 @@ class PreparedWeighted(WeightedModule):
         if not self.quantizes:
             return self.weight
         if self.training:
-            return self.weight_quantizer.fake(self.weight).to(self.weight.dtype)
-        return self.operand().values(self.weight_spec, self.handler).to(self.weight.dtype)
+            return self.weight_quantizer.fake(self.weight).to(self.row_dtype)
+        return self.operand().values(self.weight_spec, self.handler).to(self.row_dtype)
 
     @property
     def quantizes(self) -> bool:
@@ -165,7 +177,7 @@ class PreparedWeighted(WeightedModule):
         factor, bias = (None, getattr(self, "bias", None)) if norm is None or norm.training else folded(self, norm)
         if self.quantizes:
             weight = self.fake_weight(weight, norm)
-        y = self.handler.apply(self, x, weight.to(x.dtype) if x.is_floating_point() else weight, *extra)
+        y = self.handler.apply(self, x, weight.to(x.dtype if x.is_floating_point() else self.row_dtype), *extra)
         if factor is not None:
             y = y * self.handler.over_output(factor).to(y.dtype)
         return y if bias is None else y + self.handler.over_output(bias).to(y.dtype)
@@ -193,8 +205,13 @@ class ConvertedWeighted(WeightedModule):
     def operand(self) -> WeightOperand:
         return self.weight.operand(self, self.handler)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self.weight.dtype = self.row_dtype
+        return self
+
     def read_weight(self) -> Tensor:
         return self.weight.values()
 
     def rows(self, index: Tensor) -> Tensor:
-        return self.weight.tensor.rows(index).to(self.weight.dtype)
+        return self.weight.tensor.rows(index)

@@ -5,6 +5,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from subbyte.adaptor.pytorch.number_format import KeepsFormat
 from subbyte.adaptor.pytorch.phase import Run
 from subbyte.calibration import Distribution, algorithm_of, calibrate_statistics, params_of
 from subbyte.errors import CalibrationError, ConfigError, UnseenOpError
@@ -12,7 +13,7 @@ from subbyte.numerics import Affine, affine_snap, fake_quantize, scheme_of, sqnr
 from subbyte.spec import QuantParams, TensorSpec
 
 
-class Quantizer(nn.Module):
+class Quantizer(KeepsFormat, nn.Module):
     """Quantizes one tensor by parameters that are data: scale, zero point, and the range of codes.
 
     Args:

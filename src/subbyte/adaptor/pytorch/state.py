@@ -13,6 +13,7 @@ from subbyte.errors import ModelError
 from subbyte.spec import OpConfig, OpKey, TensorSpec, TuneConfig
 
 STATE = "subbyte_state"
+Described = tuple[str, str]
 
 
 class QuantizationState(nn.Module):
@@ -38,6 +39,7 @@ class QuantizationState(nn.Module):
         self.run = Run()
         self.converted = False
         self.found_later: dict[str, OpConfig] | None = None  # by type, until the first forward of a model without data
+        self.structure: dict[str, Described] = {}  # of the converted model
         self.quantizers = nn.ModuleDict()
         self.weight_sqnr: dict[str, float] = {}
         self.activation_sqnr: dict[str, float] = {}

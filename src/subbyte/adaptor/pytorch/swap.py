@@ -1,6 +1,7 @@
 """Swapping a module's class: the object, its parameters, hooks and state_dict keys stay."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,11 @@ class Swapped:
 
     float_class: type[nn.Module]
     mixin: type["Swapped"]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # A module that is constructed, as Sequential does for a slice, has nothing attached: it is a float one.
+        unswap(self)  # type: ignore[arg-type]
+        type(self).__init__(self, *args, **kwargs)
 
     def __init_subclass__(cls) -> None:
         # Not passed on: a float class may wrap the forward of whatever subclasses it (Hugging Face's
@@ -36,6 +42,15 @@ def unswap(module: nn.Module) -> None:
 def float_class(module: nn.Module) -> type[nn.Module]:
     """The class a module had, or has, as a float module."""
     return module.float_class if isinstance(module, Swapped) else type(module)
+
+
+def positional(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The arguments of a call in the order of the float class's forward, whatever was given by keyword."""
+    if not kwargs:
+        return args
+    bound = inspect.signature(float_class(module).forward).bind(module, *args, **kwargs)
+    bound.apply_defaults()
+    return bound.args[1:]
 
 
 _classes: dict[tuple[type, type], type[nn.Module]] = {}

@@ -1,0 +1,35 @@
+"""Constructors answer wrong arguments with an error of ours."""
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+from subbyte import ConfigError, DataType, DataTypeError, OpConfig, SubbyteError, TensorSpec, TuneConfig
+
+
+@pytest.mark.parametrize(
+    ("cls", "given", "error", "message"),
+    [
+        (TensorSpec, {"dtype": "int4", "schem": "sym"}, ConfigError, "'schem'; did you mean 'scheme'"),
+        (TensorSpec, {"scheme": "sym"}, ConfigError, "'dtype'"),
+        (OpConfig, {"wieght": None}, ConfigError, "'wieght'; did you mean 'weight'"),
+        (TuneConfig, {"op": {}, "source": {}}, ConfigError, "'source'; did you mean 'sources'"),
+        (DataType, {"name": "x", "bit": 3}, DataTypeError, "'bit'; did you mean 'bits'"),
+    ],
+)
+def test_misspelt_arguments(cls: type, given: dict[str, Any], error: type[SubbyteError], message: str) -> None:
+    with pytest.raises(error, match=rf"{cls.__name__}: .*{message}.* \(allowed: .*\)"):
+        cls(**given)
+
+
+def test_superfluous_arguments() -> None:
+    with pytest.raises(ConfigError, match="OpConfig: too many positional arguments"):
+        OpConfig(None, None, None, None, "static", None, None)
+
+
+def test_copies_and_pickles_are_as_before() -> None:
+    spec = TensorSpec("int4", granularity="per_group(8)")
+    for other in (copy.copy(spec), copy.deepcopy(spec), pickle.loads(pickle.dumps(spec))):
+        assert other == spec
