@@ -33,7 +33,7 @@ class FoldedBatchNorm(Swapped):
     def fold_inputs(self) -> list[Tensor | None]:
         """Everything that tells whether the factor and the bias have changed."""
         # The counter too: the statistics are updated by code that leaves their versions as they are.
-        return [self.running_mean, self.running_var, self.weight, self.bias, self.num_batches_tracked]
+        return [*self._parameters.values(), *self._buffers.values()]  # nn.Module's lookups would cost more
 
     def factor_and_bias(self, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         """g and `(bias - mean) g + norm bias`, [channels], computed in float64 and rounded once to fp32."""
