@@ -43,13 +43,12 @@ def call_site(function_name: str = "") -> str:
         kind = _kind(code.co_filename)
         if kind == "module call":
             break
-        own = not places and code.co_filename == _FUNCTIONAL and code.co_name == function_name
-        if kind == "place" and not own:
+        if kind == "place" and (places or code.co_name != function_name or code.co_filename != _FUNCTIONAL):
             places.append(_place(code, frame.f_lasti))
         frame = frame.f_back
     if frame is None:
         return ""  # no module's code: where the model itself is called is nobody's place
-    return ">".join(reversed(places))
+    return places[0] if len(places) == 1 else ">".join(reversed(places))
 
 
 def source_line() -> str:

@@ -45,12 +45,13 @@ class InputQuantizers:
         site = call_site()
         if not site and len(self.by_site) == 1:  # the user calls the layer itself
             return self._only()
-        if site not in self.by_site:
+        slots = self.by_site.get(site)
+        if slots is None:
             raise UnseenOpError(
                 f"op {self.name!r} is called from {source_line()}, which no calibration batch did; "
                 "add a batch that takes this path to the calibration data"
             )
-        return self.by_site[site]
+        return slots
 
     def _only(self) -> Slots:
         if len(self.by_site) != 1:
