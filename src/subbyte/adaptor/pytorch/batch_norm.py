@@ -23,6 +23,8 @@ class FoldedBatchNorm(Swapped):
     weight: Tensor | None
     bias: Tensor | None
     num_batches_tracked: Tensor
+    _parameters: dict[str, Tensor | None]
+    _buffers: dict[str, Tensor | None]
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
