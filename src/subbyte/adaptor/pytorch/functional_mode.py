@@ -63,12 +63,14 @@ class FunctionalMode(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        op = FUNCTIONAL_OPS.get(function)
+        if op is None and function not in COMPOSITES:  # most functions
+            return function(*args, **(kwargs or {}))
         kwargs = dict(kwargs or {})
-        if function in COMPOSITES:
+        if op is None:
             with self:
                 return COMPOSITES[function](*args, **kwargs)
-        op = FUNCTIONAL_OPS.get(function)
-        if op is None or not op.inputs(args, kwargs):
+        if not op.inputs(args, kwargs):
             return function(*args, **kwargs)
         key = self._key(op.op_type, function)
         if key not in self.scope.slots:
