@@ -70,8 +70,7 @@ def quantized(x: Tensor, quantizer: InputQuantizer | None) -> Tensor:
     """The value of x that an op computes with: quantized, or x itself while observing or where nothing stands."""
     if quantizer is None or not is_active(quantizer, x):
         return x
-    y: Tensor = quantizer(x)
-    return y
+    return quantizer.forward(x)  # it has no hooks to run; snapped, beside this, would run none either
 
 
 def snapped(x: Tensor, quantizer: InputQuantizer | None) -> tuple[Tensor, Tensor | None]:
