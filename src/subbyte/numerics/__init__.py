@@ -1,7 +1,7 @@
 """Pure tensor functions: quantize, dequantize, fake-quantize, pack, and the arithmetic on codes."""
 
 from subbyte.numerics.blocks import block_axis, expand, scale_shape, to_blocks
-from subbyte.numerics.integer_first import EXACT_IN_FP32, accumulator, rescale, without_autocast
+from subbyte.numerics.integer_first import EXACT_IN_FP32, accumulator, as_dtype, rescale, without_autocast
 from subbyte.numerics.packing import pack, packed_size, unpack
 from subbyte.numerics.quantize import code_dtype, dequantize, fake_quantize, quantize
 from subbyte.numerics.quantized_tensor import QuantizedTensor
@@ -25,6 +25,7 @@ __all__ = [
     "Scheme",
     "accumulator",
     "affine_snap",
+    "as_dtype",
     "block_axis",
     "code_dtype",
     "dequantize",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 EXACT_IN_FP32 = float(1 << 24)
+_AS_IS = nullcontext()
 
 
 def accumulator(bound: float, *, integer: bool) -> torch.dtype:
@@ -23,12 +24,17 @@ def accumulator(bound: float, *, integer: bool) -> torch.dtype:
     return torch.float64 if integer and bound >= EXACT_IN_FP32 else torch.float32
 
 
+def as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """`x.to(dtype)`, without a call into PyTorch where x is of that type: one costs as much as a small sum."""
+    return x if x.dtype is dtype else x.to(dtype)
+
+
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """Sums stay exact under torch.autocast, which would compute them in half precision."""
     kind = device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
-    return nullcontext()
+    return _AS_IS
 
 
 def rescale(total: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:

@@ -298,3 +298,75 @@ def test_a_residual_add_in_a_loop_that_begins_at_the_input_is_quantized() -> Non
 
     prepared = subbyte.prepare(randomized(Loop()), "w8a8", torch.randn(4, 6))
     assert rows(prepared)["add"]["activation_dtype"] == "uint8"
+
+
+class Refusing(nn.Module):
+    """Adds, and raises where the first value is large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x) + self.linear(-x)
+        if float(x.flatten()[0]) > 100:
+            raise ValueError("too large")
+        return y
+
+
+class Around(nn.Module):
+    """Goes on with functions of its own after another module's code has run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Refusing()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.inner(x)) * self.inner(-x)
+
+
+def test_functions_keep_their_scope_after_those_of_an_inner_module() -> None:
+    model = randomized(Around())
+    prepared = subbyte.prepare(model, "w8a8", [POSITIVE])
+    converted = subbyte.convert(prepared)
+    assert {"inner.add", "tanh", "mul"} <= rows(prepared).keys()
+    with torch.no_grad():
+        want = model(POSITIVE)
+        assert (prepared(POSITIVE) - want).abs().max() < 0.05 * want.abs().max()
+        assert not torch.equal(prepared(POSITIVE), want)
+        assert torch.equal(prepared(POSITIVE), converted(POSITIVE))
+        with pytest.raises(ValueError, match="too large"):
+            prepared(POSITIVE + 200)
+        assert torch.equal(prepared(POSITIVE), converted(POSITIVE))
+    assert torch._C._len_torch_function_stack() == 0
+
+
+class Refuses(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        raise ValueError("not today") if y.shape[0] else y
+
+
+class Catches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses, self.linear = Refuses(), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            y = self.refuses(x)
+        except ValueError:
+            y = self.linear(x)
+        return y * torch.tanh(y)
+
+
+def test_an_exception_that_forward_catches_leaves_no_trace() -> None:
+    model = randomized(Catches())
+    prepared = subbyte.prepare(model, "w8a8", POSITIVE)
+    assert {"linear", "refuses.linear", "tanh", "mul"} == rows(prepared).keys()
+    with torch.no_grad():
+        assert torch.equal(prepared(POSITIVE), subbyte.convert(prepared)(POSITIVE))

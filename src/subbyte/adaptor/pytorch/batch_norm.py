@@ -24,6 +24,8 @@ class FoldedBatchNorm(KeepsFormat, Swapped):
     weight: Tensor | None
     bias: Tensor | None
     num_batches_tracked: Tensor
+    _parameters: dict[str, Tensor | None]
+    _buffers: dict[str, Tensor | None]
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
@@ -34,7 +36,7 @@ class FoldedBatchNorm(KeepsFormat, Swapped):
     def fold_inputs(self) -> list[Tensor | None]:
         """Everything that tells whether the factor and the bias have changed."""
         # The counter too: the statistics are updated by code that leaves their versions as they are.
-        return [self.running_mean, self.running_var, self.weight, self.bias, self.num_batches_tracked]
+        return [*self._parameters.values(), *self._buffers.values()]  # nn.Module's lookups would cost more
 
     def factor_and_bias(self, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         """g and `(bias - mean) g + norm bias`, [channels], computed in float64 and rounded once to fp32."""

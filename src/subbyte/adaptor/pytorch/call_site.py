@@ -28,9 +28,6 @@ _DISPATCH = (
     f"{_TORCH}/_dynamo/eval_frame.py",
 )
 
-_places: dict[tuple[CodeType, int], str] = {}
-_kinds: dict[CodeType, str] = {}
-
 
 def call_site(function_name: str = "") -> str:
     """The place of the call being made, as `Block.forward:12/40` or `Block.forward:12/40>helper:2/7`.
@@ -41,15 +38,17 @@ def call_site(function_name: str = "") -> str:
     """
     frame = _calling_frame()
     places: list[str] = []
-    while frame is not None and (kind := _kind(frame.f_code)) != "module call":
+    while frame is not None:
         code = frame.f_code
-        own = not places and code.co_filename == _FUNCTIONAL and code.co_name == function_name
-        if kind == "place" and not own:
+        kind = _kind(code.co_filename)
+        if kind == "module call":
+            break
+        if kind == "place" and (places or code.co_name != function_name or code.co_filename != _FUNCTIONAL):
             places.append(_place(code, frame.f_lasti))
         frame = frame.f_back
     if frame is None:
         return ""  # no module's code: where the model itself is called is nobody's place
-    return ">".join(reversed(places))
+    return places[0] if len(places) == 1 else ">".join(reversed(places))
 
 
 def unseen() -> str:
@@ -87,31 +86,27 @@ def rewritten(sites: Iterable[str], classes: Iterable[type]) -> str:
 
 def _calling_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _kind(frame.f_code) != "place":
+    while frame is not None and _kind(frame.f_code.co_filename) != "place":
         frame = frame.f_back
     return frame
 
 
-def _kind(code: CodeType) -> str:
+@cache
+def _kind(file: str) -> str:
     """`module call`: nn.Module's own; `dispatch`: ours and PyTorch's, no place of the user's; else `place`."""
-    kind = _kinds.get(code)
-    if kind is None:
-        file = code.co_filename
-        dispatch = file.startswith(_OURS) or file in _DISPATCH
-        kind = _kinds[code] = "module call" if file == _MODULE_CALL else "dispatch" if dispatch else "place"
-    return kind
+    if file == _MODULE_CALL:
+        return "module call"
+    return "dispatch" if file.startswith(_OURS) or file in _DISPATCH else "place"
 
 
 Position = tuple[int, ...]
 
 
+@cache
 def _place(code: CodeType, instruction: int) -> str:
-    key = (code, instruction)
-    if key not in _places:
-        here = _position(next(islice(code.co_positions(), instruction // 2, None)))
-        expressions = _expressions(code)
-        _places[key] = f"{code.co_qualname}:{expressions.index(here) + 1}/{len(expressions)}"
-    return _places[key]
+    here = _position(next(islice(code.co_positions(), instruction // 2, None)))
+    expressions = _expressions(code)
+    return f"{code.co_qualname}:{expressions.index(here) + 1}/{len(expressions)}"
 
 
 @cache

@@ -314,12 +314,14 @@ def _hooks(recorder: _Recorder) -> Iterator[None]:
 
     def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         recorder.stack.pop()
-        if recorder.is_leaf(module) and not recorder.in_leaf:
+        failed = output is None  # it raised, and a caller may catch that
+        if recorder.is_leaf(module) and not recorder.in_leaf and not failed:
             recorder.record_module(module, positional(module, args, kwargs), output)
 
     # Inside of the model's own hooks: what those compute is the caller's code.
     handles = [module.register_forward_pre_hook(enter) for module in recorder.names]
-    handles += [module.register_forward_hook(leave, with_kwargs=True, prepend=True) for module in recorder.names]
+    options = {"with_kwargs": True, "prepend": True, "always_call": True}
+    handles += [module.register_forward_hook(leave, **options) for module in recorder.names]
     try:
         yield
     finally:

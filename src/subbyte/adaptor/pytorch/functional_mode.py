@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -50,7 +51,11 @@ class FunctionalScope:
 
 
 class FunctionalMode(TorchFunctionMode):
-    """Active while a scope's forward runs; sends each known op to its quantizers, refuses unknown ones."""
+    """Active while a scope's forward runs; sends each known op to its quantizers, refuses unknown ones.
+
+    Args:
+        scope: the innermost one that is running.
+    """
 
     def __init__(self, scope: FunctionalScope) -> None:
         super().__init__()
@@ -60,16 +65,16 @@ class FunctionalMode(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = dict(kwargs or {})
         if self.scope.run.read_by_code:
-            args, kwargs = _with_quantized_weights(self.scope.run.read_by_code, function, (args, kwargs))
-        if not self.scope.active:
-            return function(*args, **kwargs)
-        if function in COMPOSITES:
+            args, kwargs = _with_quantized_weights(self.scope.run.read_by_code, function, (args, kwargs or {}))
+        op = FUNCTIONAL_OPS.get(function)
+        if not self.scope.active or (op is None and function not in COMPOSITES):  # most functions
+            return function(*args, **(kwargs or {}))
+        kwargs = dict(kwargs or {})
+        if op is None:
             with self:
                 return COMPOSITES[function](*args, **kwargs)
-        op = FUNCTIONAL_OPS.get(function)
-        if op is None or not op.inputs(args, kwargs):
+        if not op.inputs(args, kwargs):
             return function(*args, **kwargs)
         key = self._key(op.op_type, function)
         if key not in self.scope.slots:
@@ -147,8 +152,22 @@ class ScopedModule(Swapped):
 
 
 def _in_mode(forward: Any, scope: FunctionalScope, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    with FunctionalMode(scope):
+    mode = _innermost_mode()
+    if not isinstance(mode, FunctionalMode):
+        with FunctionalMode(scope):
+            return forward(module, *args, **kwargs)
+    # Every active mode sees every function: one that changes its scope, not one for each scope around the call.
+    outer, mode.scope = mode.scope, scope
+    try:
         return forward(module, *args, **kwargs)
+    finally:
+        mode.scope = outer
+
+
+def _innermost_mode() -> TorchFunctionMode | None:
+    depth = torch._C._len_torch_function_stack()
+    mode: TorchFunctionMode | None = torch._C._get_function_stack_at(depth - 1) if depth else None
+    return mode
 
 
 def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,6 +178,11 @@ def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     if "torch._dynamo" not in sys.modules:  # importing it takes a second; without it nothing compiles
         return function
+    return _disabled(function)
+
+
+@cache
+def _disabled(function: Callable[..., Any]) -> Callable[..., Any]:
     disabled: Callable[..., Any] = torch.compiler.disable(function)
     return disabled
 

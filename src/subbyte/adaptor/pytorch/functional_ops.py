@@ -21,7 +21,9 @@ class Elementwise(FunctionalOp):
         self.op_type = op_type  # type: ignore[misc]
 
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        operands = [*args[:2], *(kwargs[name] for name in ("input", "other") if name in kwargs)]
+        operands = (
+            args[:2] if not kwargs else [*args[:2], *(kwargs[key] for key in ("input", "other") if key in kwargs)]
+        )
         tensors = [x for x in operands if isinstance(x, Tensor) and x.is_floating_point() and x.ndim > 0]
         return tensors if len(tensors) == 2 else []
 

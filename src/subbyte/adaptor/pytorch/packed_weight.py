@@ -11,7 +11,7 @@ from subbyte.adaptor.pytorch.modules import WeightedHandler
 from subbyte.adaptor.pytorch.number_format import KeepsFormat
 from subbyte.adaptor.pytorch.weight import WeightOperand, float_bias, magnitude, output_scale
 from subbyte.errors import ModelError
-from subbyte.numerics import QuantizedTensor
+from subbyte.numerics import QuantizedTensor, scheme_of
 from subbyte.spec import QuantParams
 
 
@@ -39,6 +39,7 @@ class PackedWeight(KeepsFormat, nn.Module):
         self.register_buffer("scale", tensor.scale)
         self.register_buffer("zero_point", tensor.zero_point)
         self.magnitude = packed_magnitude(tensor, handler)
+        self.has_integer_grid = scheme_of(tensor.spec).has_integer_grid(tensor.spec)
 
     @property
     def tensor(self) -> QuantizedTensor:
@@ -102,7 +103,9 @@ class PackedWeight(KeepsFormat, nn.Module):
         """Unpacked for one use."""
         tensor = self.tensor
         scale = output_scale(module, handler, tensor.params, self.spec, module.norm_factor)
-        return WeightOperand(tensor.grid(), scale, float_bias(module), self.magnitude)
+        bias = float_bias(module)
+        bias = None if bias is None else handler.over_output(bias)
+        return WeightOperand(tensor.grid(), scale, bias, self.magnitude, self.has_integer_grid)
 
     def extra_repr(self) -> str:
         return f"{tuple(self.shape)}, {self.spec}"

@@ -21,7 +21,7 @@ from subbyte.adaptor.pytorch.weight import (
     folded,
     folds_first,
 )
-from subbyte.numerics import accumulator, rescale, scheme_of, without_autocast
+from subbyte.numerics import accumulator, as_dtype, rescale, without_autocast
 from subbyte.spec import OpConfig, TensorSpec
 
 
@@ -84,11 +84,12 @@ class WeightedModule(KeepsFormat, QuantizedModule):
         grid, scale = snapped(x, quantizer)
         if quantizer is None or scale is None:
             return self.on_float_input(x, operand, *extra)
-        kind = self.accumulator(operand, quantizer)
-        inputs, weight = grid.to(kind), operand.grid.to(kind)
+        integer = operand.has_integer_grid and quantizer.has_integer_grid
+        kind = accumulator(operand.magnitude * quantizer.max_grid, integer=integer)
+        inputs, weight = as_dtype(grid, kind), as_dtype(operand.grid, kind)
         with without_autocast(x.device):
             y = self.integers_first(inputs, weight, scale, operand, *extra)
-        return y.to(x.dtype)
+        return as_dtype(y, x.dtype)
 
     def integers_first(
         self, inputs: Tensor, weight: Tensor, scale: Tensor, operand: WeightOperand, *extra: Any
@@ -97,17 +98,13 @@ class WeightedModule(KeepsFormat, QuantizedModule):
         if self.weight_spec.granularity.kind == "per_group":
             return self.sum_of_groups(inputs, weight, scale, operand, *extra)
         total = self.handler.apply(self, inputs, weight, *extra)
-        weight_scale = operand.scale
-        if weight_scale.ndim:
-            weight_scale = self.handler.over_output(weight_scale)
-        return rescale(total, scale * weight_scale, self.bias_over_output(operand))
+        return rescale(total, scale * operand.scale, operand.bias)
 
     def on_float_input(self, x: Tensor, operand: WeightOperand, *extra: Any) -> Tensor:
         """A float input meets the dequantized weight."""
         weight = operand.values(self.weight_spec, self.handler).to(x.dtype)
         y = self.handler.apply(self, x, weight, *extra)
-        bias = self.bias_over_output(operand)
-        return y if bias is None else y + bias.to(y.dtype)
+        return y if operand.bias is None else y + operand.bias.to(y.dtype)
 
     def sum_of_groups(
         self, inputs: Tensor, weight: Tensor, scale: Tensor, operand: WeightOperand, *extra: Any
@@ -120,18 +117,7 @@ class WeightedModule(KeepsFormat, QuantizedModule):
             term = rescale(total, scale * self.handler.over_output(w_scale), None)
             result = term if result is None else result + term
         assert result is not None
-        bias = self.bias_over_output(operand)
-        return result if bias is None else result + bias
-
-    def accumulator(self, operand: WeightOperand, quantizer: InputQuantizer) -> torch.dtype:
-        """The float type in which every sum of this op is exact."""
-        scheme = scheme_of(self.weight_spec)
-        integer = scheme.has_integer_grid(self.weight_spec) and quantizer.has_integer_grid
-        return accumulator(operand.magnitude * quantizer.max_grid, integer=integer)
-
-    def bias_over_output(self, operand: WeightOperand) -> Tensor | None:
-        """The bias in a shape that broadcasts against the output."""
-        return None if operand.bias is None else self.handler.over_output(operand.bias)
+        return result if operand.bias is None else result + operand.bias
 
 
 class PreparedWeighted(WeightedModule):
@@ -140,6 +126,7 @@ class PreparedWeighted(WeightedModule):
     weight: Tensor
     training: bool
     weight_quantizer: WeightQuantizer
+    _modules: dict[str, torch.nn.Module | None]
     norm: tuple[FoldedBatchNorm, ...]  # a tuple, so that it is not a submodule twice
 
     @property
@@ -147,7 +134,10 @@ class PreparedWeighted(WeightedModule):
         return self.norm[0] if self.norm else None
 
     def operand(self) -> WeightOperand:
-        return self.weight_quantizer.operand(self, self.handler, self.folded_norm)
+        # Straight from the dict, as nn.Module's lookups cost much of the overhead of a small op.
+        quantizer: Any = self._modules["weight_quantizer"]
+        operand: WeightOperand = quantizer.operand(self, self.handler, self.folded_norm)
+        return operand
 
     def rows(self, index: Tensor) -> Tensor:
         return self.operand().rows(index, self.weight_spec)

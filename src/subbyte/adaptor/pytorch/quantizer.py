@@ -9,7 +9,7 @@ from subbyte.adaptor.pytorch.number_format import KeepsFormat
 from subbyte.adaptor.pytorch.phase import Run
 from subbyte.calibration import Distribution, algorithm_of, calibrate_statistics, params_of
 from subbyte.errors import CalibrationError, ConfigError, UnseenOpError
-from subbyte.numerics import Affine, affine_snap, fake_quantize, scheme_of, sqnr, to_blocks
+from subbyte.numerics import Affine, Scheme, affine_snap, as_dtype, fake_quantize, scheme_of, sqnr, to_blocks
 from subbyte.spec import QuantParams, TensorSpec
 
 
@@ -19,8 +19,18 @@ class Quantizer(KeepsFormat, nn.Module):
     Args:
         name: the op and the slot it stands at, for messages.
         spec: how.
+
+    Attributes:
+        max_grid: a bound of |grid value|.
+        has_integer_grid: whether grid values are whole numbers.
+        is_plain: whether it is affine with one scale.
     """
 
+    spec: TensorSpec
+    scheme: Scheme
+    max_grid: float
+    has_integer_grid: bool
+    is_plain: bool
     scale: Tensor
     zero_point: Tensor
     quant_min: Tensor
@@ -29,8 +39,7 @@ class Quantizer(KeepsFormat, nn.Module):
     def __init__(self, name: str, spec: TensorSpec) -> None:
         super().__init__()
         self.name = name
-        self.spec = spec
-        self.scheme = scheme_of(spec)
+        self._take(spec)
         self.algorithm = algorithm_of(spec)
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("zero_point", torch.zeros((), dtype=torch.int32))
@@ -41,15 +50,17 @@ class Quantizer(KeepsFormat, nn.Module):
     def params(self) -> QuantParams:
         return QuantParams(self.scale, self.zero_point)
 
-    @property
-    def max_grid(self) -> float:
-        """A bound of |grid value|."""
-        return self.scheme.max_grid(self.spec)
-
-    @property
-    def has_integer_grid(self) -> bool:
-        """Whether grid values are whole numbers."""
-        return self.scheme.has_integer_grid(self.spec)
+    def _take(self, spec: TensorSpec) -> None:
+        """Keep a spec and what follows from it, which every forward asks for."""
+        scheme = scheme_of(spec)
+        # Past nn.Module's lookups, which cost more than the writes.
+        vars(self).update(
+            spec=spec,
+            scheme=scheme,
+            max_grid=scheme.max_grid(spec),
+            has_integer_grid=scheme.has_integer_grid(spec),
+            is_plain=isinstance(scheme, Affine) and spec.granularity.kind == "per_tensor",
+        )
 
     def set_params(self, params: QuantParams) -> None:
         """Use these from now on.
@@ -78,8 +89,7 @@ class Quantizer(KeepsFormat, nn.Module):
             raise ConfigError(f"{self.name}: {self.spec} cannot become {spec} in place")
         if spec.dtype.kind == "codebook" and spec.dtype != self.spec.dtype:
             raise ConfigError(f"{self.name}: a quantizer keeps its table; {self.spec} cannot become {spec}")
-        # Past nn.Module's lookups, which cost more than the writes.
-        vars(self).update(spec=spec, scheme=scheme_of(spec))
+        self._take(spec)
         for name, bound in (("quant_min", spec.qmin), ("quant_max", spec.qmax)):
             cast(Tensor, self._buffers[name]).fill_(bound)
         _write(self, "scale", params.scale)
@@ -97,9 +107,9 @@ class Quantizer(KeepsFormat, nn.Module):
     def snap(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Grid values of x (fp32), and the scale to multiply results by."""
         x = x.float()
-        if isinstance(self.scheme, Affine) and self.spec.granularity.kind == "per_tensor":
+        if self.is_plain:
             # Straight from the dict: nn.Module's lookups cost as much as the arithmetic of a small tensor.
-            buffers = cast(dict[str, Tensor], self._buffers)
+            buffers: Any = self._buffers
             scale, zero_point = buffers["scale"].float(), buffers["zero_point"]
             low, high = buffers["quant_min"], buffers["quant_max"]
             if x.is_cpu and not torch.compiler.is_compiling():
@@ -114,7 +124,7 @@ class Quantizer(KeepsFormat, nn.Module):
         if self.training:
             return fake_quantize(x, self.params, self.spec)
         grid, scale = self.snap(x)
-        return grid.mul_(scale).to(x.dtype)
+        return as_dtype(grid.mul_(scale), x.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.name}: {self.spec}"

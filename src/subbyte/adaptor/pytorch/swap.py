@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from torch import nn
@@ -64,7 +65,7 @@ def _class(base: type[nn.Module], mixin: type[Swapped]) -> type[nn.Module]:
 
 def _make_class(base: type[nn.Module], mixin: type[Swapped]) -> type[nn.Module]:
     # The float forward's signature is kept: generate() and data collators inspect it.
-    forward: Callable[..., Any] = functools.wraps(base.forward)(_forwarder(mixin.forward))  # type: ignore[attr-defined]
+    forward: Callable[..., Any] = functools.wraps(base.forward)(_copy(mixin.forward))  # type: ignore[attr-defined]
     body = {
         "forward": forward,
         "float_class": base,
@@ -76,11 +77,10 @@ def _make_class(base: type[nn.Module], mixin: type[Swapped]) -> type[nn.Module]:
     return type(base.__name__, (mixin, base), body)
 
 
-def _forwarder(method: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return method(self, *args, **kwargs)
-
-    return forward
+def _copy(function: FunctionType) -> FunctionType:
+    return FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
 
 
 def _rebuild(base: type[nn.Module], mixin: type[Swapped]) -> nn.Module:

@@ -21,16 +21,18 @@ class WeightOperand:
 
     Args:
         grid: grid values (fp32) in the weight's shape.
-        scale: for each output channel, BatchNorm's factor included: [] or [channels]; of a per_group weight
-            the shape that QuantParams tells.
-        bias: [channels], fp32, BatchNorm's included; or None.
+        scale: for each output channel, BatchNorm's factor included: [] or of a shape that broadcasts against the
+            output; of a per_group weight the shape that QuantParams tells.
+        bias: likewise for each output channel, fp32, BatchNorm's included; or None.
         magnitude: the largest sum of |grid| that one sum runs over.
+        has_integer_grid: whether grid values are whole numbers.
     """
 
     grid: Tensor
     scale: Tensor
     bias: Tensor | None
     magnitude: float
+    has_integer_grid: bool
 
     def values(self, spec: TensorSpec, handler: WeightedHandler) -> Tensor:
         """The weight's values (fp32), BatchNorm's factor included."""
@@ -97,8 +99,8 @@ class WeightQuantizer(Quantizer):
         if norm is not None:
             tensors += norm.fold_inputs()
         # Where the weight lies, too: `weight.data = other` changes neither object nor version.
-        versions = [(id(tensor), tensor._version) for tensor in tensors if tensor is not None]
-        return (self.spec, weight.data_ptr(), *versions)
+        versions = [tensor._version for tensor in tensors if tensor is not None]
+        return (self.spec, weight.data_ptr(), *map(id, tensors), *versions)
 
     def _quantize(self, module: Any, handler: WeightedHandler, norm: FoldedBatchNorm | None) -> WeightOperand:
         factor, bias = folded(module, norm)
@@ -107,7 +109,8 @@ class WeightQuantizer(Quantizer):
             weight, factor = fold_into(weight, factor, handler), None
         grid = scheme_of(self.spec).snap(weight.float().contiguous(), self.weight_params, self.spec)
         scale = output_scale(module, handler, self.weight_params, self.spec, factor)
-        return WeightOperand(grid, scale, bias, magnitude(grid, self.spec, handler))
+        bias = None if bias is None else handler.over_output(bias)
+        return WeightOperand(grid, scale, bias, magnitude(grid, self.spec, handler), self.has_integer_grid)
 
     def packed(self, module: Any, handler: WeightedHandler, norm: FoldedBatchNorm | None) -> QuantizedTensor:
         """The weight as packed codes."""
@@ -154,11 +157,12 @@ def float_bias(module: Any) -> Tensor | None:
 def output_scale(
     module: Any, handler: WeightedHandler, params: QuantParams, spec: TensorSpec, factor: Tensor | None
 ) -> Tensor:
-    """The weight's scale as an op applies it, times BatchNorm's factor."""
+    """The weight's scale as an op applies it, times BatchNorm's factor: see WeightOperand."""
     scale = scheme_of(spec).grid_scale(params)
     if spec.granularity.kind != "per_group":
         scale = handler.channel_scale(module, scale)
-        return scale if factor is None else scale * factor
+        scale = scale if factor is None else scale * factor
+        return handler.over_output(scale) if scale.ndim else scale
     if factor is None:
         return scale
     shape = [1] * scale.ndim
