@@ -8,8 +8,8 @@ from rich.table import Table
 from torch import nn
 
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
-from subbyte.adaptor.pytorch.discovery import NORMS
 from subbyte.adaptor.pytorch.modules import FloatHandler, handler_of
+from subbyte.adaptor.pytorch.trace import NORMS
 from subbyte.capability import Capability, Constraint, derived_ranges, load_capability
 from subbyte.cli.console import out, say
 from subbyte.cli.dtype_table import values_of

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from torch import nn
 
 from subbyte.adaptor.pytorch.batch import Batch
-from subbyte.adaptor.pytorch.discovery import unchanged
 from subbyte.adaptor.pytorch.recording import Recording
 from subbyte.adaptor.pytorch.state import QuantizationState
+from subbyte.adaptor.pytorch.unchanged import unchanged
 from subbyte.errors import CalibrationError, UnseenOpError
 
 

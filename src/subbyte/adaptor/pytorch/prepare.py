@@ -12,7 +12,7 @@ from subbyte.adaptor.pytorch.batch import batches
 from subbyte.adaptor.pytorch.calibrate import calibrate
 from subbyte.adaptor.pytorch.convert import convert_in_place
 from subbyte.adaptor.pytorch.copying import copied
-from subbyte.adaptor.pytorch.discovery import discover, module_op, quantizable_modules
+from subbyte.adaptor.pytorch.discovery import discover
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
 from subbyte.adaptor.pytorch.float_model import check_float
 from subbyte.adaptor.pytorch.fusion import fuse
@@ -23,6 +23,7 @@ from subbyte.adaptor.pytorch.progress import progress
 from subbyte.adaptor.pytorch.quantized_module import QuantizedModule
 from subbyte.adaptor.pytorch.recording import FoundLater, Recording, Resolver, functional_types
 from subbyte.adaptor.pytorch.state import QuantizationState, hold
+from subbyte.adaptor.pytorch.trace import module_op, quantizable_modules
 from subbyte.errors import CalibrationError, ModelError
 from subbyte.spec import OpConfig, OpInfo, TuneConfig
 

@@ -1,0 +1,195 @@
+"""What one forward shows while it runs: ops, who makes and who reads each value."""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
+
+from subbyte.adaptor.pytorch.call_site import call_site
+from subbyte.adaptor.pytorch.functional_op import FunctionalOp
+from subbyte.adaptor.pytorch.graph import Call, Graph, Op
+from subbyte.adaptor.pytorch.modules import ModuleHandler, handler_of
+from subbyte.adaptor.pytorch.packed_weight import PackedWeight
+
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+@dataclass(frozen=True)
+class Value:
+    """What is known of one tensor.
+
+    Args:
+        producer: the node that made it.
+        inputs: the network's inputs that it reads through no weighted op.
+        weighted: whether a weighted op lies behind it.
+        parameters: what it is made of, where that is parameters alone.
+    """
+
+    producer: str
+    inputs: frozenset[str] = frozenset()
+    weighted: bool = False
+    parameters: frozenset[str] = frozenset()
+
+    @property
+    def is_data(self) -> bool:
+        return self.weighted or bool(self.inputs)
+
+
+@dataclass
+class Node:
+    """One recorded call: an op, a norm, or any other torch function."""
+
+    sources: tuple[str, ...]
+    op: str = ""
+    weighted: bool = False
+    norm: str = ""
+
+
+@dataclass
+class Trace:
+    """Collects while the forward runs."""
+
+    names: dict[nn.Module, str]
+    handlers: dict[nn.Module, ModuleHandler]
+    graph: Graph = field(default_factory=Graph)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    values: Any = field(default_factory=WeakIdKeyDictionary)
+    stack: list[nn.Module] = field(default_factory=list)
+    function_names: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    parameters: dict[int, str] = field(default_factory=dict)
+    owners: dict[int, str] = field(default_factory=dict)
+    samples: int = 1
+    macs: Counter[str] = field(default_factory=Counter)
+    operands: dict[tuple[str, str], list[list[Value | None]]] = field(default_factory=dict)
+    signals: set[str] = field(default_factory=set)
+
+    def is_leaf(self, module: nn.Module) -> bool:
+        return module in self.handlers or isinstance(module, NORMS)
+
+    @property
+    def in_leaf(self) -> bool:
+        return bool(self.stack) and self.is_leaf(self.stack[-1])
+
+    @property
+    def scope(self) -> str:
+        return self.names.get(self.stack[-1], "") if self.stack else ""
+
+    def known(self, tensors: Any) -> list[Value | None]:
+        return [self.values.get(x) for x in tensors]
+
+    def parameters_of(self, x: Any) -> frozenset[str]:
+        """The parameters that a tensor is made of, where it is made of nothing else."""
+        if isinstance(x, nn.Parameter | PackedWeight):
+            return frozenset({self.parameters.get(id(x), "")})
+        value = self.values.get(x)
+        return frozenset() if value is None else value.parameters
+
+    def new_value(self, key: str, tensors: Any, outputs: Any, weighted: bool) -> None:
+        """Note where outputs come from: from these tensors, through the node `key`."""
+        known = [source for source in self.known(tensors) if source is not None]
+        value = Value(
+            key,
+            inputs=frozenset() if weighted else frozenset().union(*(source.inputs for source in known)),
+            weighted=weighted or any(source.weighted for source in known),
+        )
+        if not value.is_data:
+            value = replace(value, parameters=frozenset().union(*map(self.parameters_of, tensors)))
+        for output in tree_leaves(outputs):
+            if isinstance(output, Tensor):
+                self.values[output] = value
+
+    def note_signals(self, tensors: Any) -> None:
+        """What a weighted op reads as its input is a signal, as a mask is not."""
+        sources = self.known(x for x in tensors if x.is_floating_point())
+        self.signals.update(*(source.inputs for source in sources if source is not None))
+
+    def unique(self, key: str) -> str:
+        """A node for each call: a loop calls the same place several times."""
+        numbered = (f"{key}#{number}" for number in count(2))
+        return next(each for each in chain([key], numbered) if each not in self.nodes)
+
+    def record_module(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        name = self.names[module]
+        tensors = [x for x in tree_leaves(inputs) if isinstance(x, Tensor)]
+        sources = self.known(tensors)
+        producers = tuple(source.producer for source in sources if source is not None)
+        key = self.unique(name)
+        handler = self.handlers.get(module)
+        if handler is None:
+            self.nodes[key] = Node(producers, norm=name)
+            self.new_value(key, tensors, output, weighted=False)
+            return
+        weighted = handler.holds_weight
+        self.nodes[key] = Node(producers, name, weighted)
+        first = sources[0].producer if sources and sources[0] is not None else None
+        reads_input = weighted and any(source is not None and source.inputs for source in sources)
+        op = replace(
+            module_op(module, name, handler),
+            calls=(Call(call_site(), (first,)),),
+            positions=frozenset({"first"} if reads_input else ()),
+        )
+        self.graph.merge(Graph({name: op}))
+        self.macs[name] += handler.macs(module, inputs, output) if tensors else 0
+        if weighted:
+            self.note_signals(tensors)
+        self.new_value(key, tensors, output, weighted)
+
+    def record_function(self, op: FunctionalOp, function: Any, args: Any, kwargs: Any, output: Any) -> tuple[str, bool]:
+        """Record a functional op; returns its node, and whether it multiplies by a weight."""
+        inputs = op.inputs(args, kwargs)
+        site = call_site(function.__name__)
+        sources = self.known(inputs)
+        name = self._function_name(op.op_type, site)
+        producers = tuple(source.producer if source else None for source in sources)
+        if op.op_type == "scaled_dot_product_attention":
+            producers = (*producers[:2], None, producers[2])
+        parameters = [self.parameters_of(x) for x in inputs]
+        weighted = op.is_weighted([bool(names) for names in parameters])
+        read = frozenset().union(*parameters) if weighted else frozenset()
+        call = Call(site, producers, quantizable=False)
+        recorded = Op(name, op.op_type, op.role, "function", self.scope, (call,), parameters=tuple(sorted(read)))
+        self.graph.merge(Graph({name: recorded}))
+        self.graph.order.setdefault(self.scope, []).append((op.op_type, site))
+        self.macs[name] += op.macs(inputs, output, args)
+        self.operands.setdefault((name, site), []).append(sources)
+        if weighted or (op.role == "matmul" and all(source is not None and source.is_data for source in sources)):
+            self.note_signals(inputs)
+        return name, weighted
+
+    def is_signal(self, source: Value | None) -> bool:
+        """Whether a value is one that is quantized: not a parameter, a constant, or a mask."""
+        return source is not None and (source.weighted or not self.signals.isdisjoint(source.inputs))
+
+    def note_weights_read(self, leaves: Any) -> None:
+        """Of the weights among the arguments of a function that is called by no op: whose they are."""
+        for leaf in leaves:
+            if isinstance(leaf, nn.Parameter | PackedWeight) and id(leaf) in self.owners:
+                self.graph.read_by_code.add(self.owners[id(leaf)])
+
+    def _function_name(self, op_type: str, site: str) -> str:
+        key = (self.scope, op_type, site)
+        if key not in self.function_names:
+            taken = {*self.function_names.values(), *self.names.values()}
+            name = f"{self.scope}.{op_type}" if self.scope else op_type
+            numbered = (f"{name}_{number}" for number in count(1))
+            self.function_names[key] = next(each for each in chain([name], numbered) if each not in taken)
+        return self.function_names[key]
+
+
+def quantizable_modules(model: nn.Module) -> dict[nn.Module, ModuleHandler]:
+    """The modules of a float or prepared model whose type has a handler, each once."""
+    found = {}
+    for module in model.modules():
+        handler = handler_of(module)
+        if handler is not None:
+            found[module] = handler
+    return found
+
+
+def module_op(module: nn.Module, name: str, handler: ModuleHandler) -> Op:
+    """A module as an op that no forward has reached yet."""
+    return Op(name, handler.op_type, handler.role, "module", depthwise=handler.is_depthwise(module))
