@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import subbyte
-from networks import ResidualNet, ResNetCifar, UNet, randomized, seeded
+from networks import ResidualNet, ResNetCifar, UNet, randomized, seeded, tiny_transformer
 
 X = seeded((2, 3, 8, 8))
 
@@ -248,3 +248,31 @@ def test_a_function_is_not_taken_for_a_module_of_its_name() -> None:
     assert names == {"linear": "Linear", "sigmoid": "Sigmoid", "sigmoid_1": "sigmoid", "linear_1": "linear"}
     with torch.no_grad():
         assert torch.equal(prepared(x), subbyte.convert(prepared)(x))
+
+
+def test_a_mask_makes_no_layer_the_first() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two, self.three = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            y = self.two(torch.softmax(self.one(x) + mask, -1))
+            return self.three(y + x)
+
+    model, mask = randomized(Masked()), torch.zeros(3, 6)
+    rows = {row["name"]: row for row in subbyte.summary(subbyte.quantize(model, "w8a8", [(seeded((3, 6)), mask)])).rows}
+    assert [name for name, row in rows.items() if "first" in row["positions"]] == ["one", "three"]
+    assert set(rows) == {"one", "two", "three", "softmax", "add_1"}  # the first add, of the mask, is no op
+
+
+def test_masks_of_eager_attention_are_no_values_to_quantize() -> None:
+    model = tiny_transformer("bert")
+    model.config._attn_implementation = "eager"
+    ids = torch.randint(0, 64, (2, 8), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[0, 5:] = 0
+    quantized = subbyte.quantize(model, "w8a8", [{"input_ids": ids, "attention_mask": mask}])
+    rows = {row["name"]: row for row in subbyte.summary(quantized).rows}
+    assert not [name for name in rows if name.endswith("attention.self.add")]
+    assert not [name for name, row in rows.items() if "first" in row["positions"] and row["type"] != "Embedding"]

@@ -19,6 +19,7 @@ from subbyte.adaptor.pytorch.modules import WeightedHandler
 from subbyte.adaptor.pytorch.swap import float_class, positional
 from subbyte.adaptor.pytorch.trace import NORMS, Node, Trace, Value, module_op, quantizable_modules
 from subbyte.adaptor.pytorch.unchanged import unchanged
+from subbyte.spec import Position
 
 
 class _DiscoveryMode(TorchFunctionMode):
@@ -122,7 +123,7 @@ def _hooks(trace: Trace) -> Iterator[None]:
 
 
 def _mark_calls(trace: Trace) -> None:
-    """What is known once all has run: multiply-accumulates, and which values are of the kind that is quantized."""
+    """What is known once all has run: who is first, what multiplies how often, which values are to be quantized."""
     ops = trace.graph.ops
     for name, op in ops.items():
         calls = op.calls
@@ -133,7 +134,9 @@ def _mark_calls(trace: Trace) -> None:
                 replace(call, quantizable=any(rule(map(trace.is_signal, x)) for x in occurrences[call.site]))
                 for call in calls
             )
-        ops[name] = replace(op, calls=calls, macs=trace.macs[name] // max(trace.samples, 1))
+        first = op.kind == "module" and not trace.entries.isdisjoint(trace.reading.get(name, ()))
+        positions: frozenset[Position] = frozenset({"first"} if first else ())
+        ops[name] = replace(op, calls=calls, positions=positions, macs=trace.macs[name] // max(trace.samples, 1))
 
 
 def _mark_last(trace: Trace, output: Any) -> None:

@@ -65,6 +65,8 @@ class Trace:
     samples: int = 1
     macs: Counter[str] = field(default_factory=Counter)
     operands: dict[tuple[str, str], list[list[Value | None]]] = field(default_factory=dict)
+    reading: dict[str, set[str]] = field(default_factory=dict)
+    entries: set[str] = field(default_factory=set)
     signals: set[str] = field(default_factory=set)
 
     def is_leaf(self, module: nn.Module) -> bool:
@@ -102,10 +104,17 @@ class Trace:
             if isinstance(output, Tensor):
                 self.values[output] = value
 
-    def note_signals(self, tensors: Any) -> None:
-        """What a weighted op reads as its input is a signal, as a mask is not."""
-        sources = self.known(x for x in tensors if x.is_floating_point())
-        self.signals.update(*(source.inputs for source in sources if source is not None))
+    def note_reading(self, name: str, tensors: Any) -> None:
+        """Note which inputs of the network a weighted op reads.
+
+        One that it reads as it came, or through functions alone, is an entry of the network, and of float type a
+        signal. A mask that was added on the way is neither.
+        """
+        for x, source in zip(tensors, self.known(tensors), strict=True):
+            if source is not None:
+                self.reading.setdefault(name, set()).update(source.inputs)
+                self.entries.update(source.inputs if not source.weighted else ())
+                self.signals.update(source.inputs if not source.weighted and x.is_floating_point() else ())
 
     def unique(self, key: str) -> str:
         """A node for each call: a loop calls the same place several times."""
@@ -126,16 +135,14 @@ class Trace:
         weighted = handler.holds_weight
         self.nodes[key] = Node(producers, name, weighted)
         first = sources[0].producer if sources and sources[0] is not None else None
-        reads_input = weighted and any(source is not None and source.inputs for source in sources)
         op = replace(
             module_op(module, name, handler),
             calls=(Call(call_site(), (first,)),),
-            positions=frozenset({"first"} if reads_input else ()),
         )
         self.graph.merge(Graph({name: op}))
         self.macs[name] += handler.macs(module, inputs, output) if tensors else 0
         if weighted:
-            self.note_signals(tensors)
+            self.note_reading(name, tensors)
         self.new_value(key, tensors, output, weighted)
 
     def record_function(self, op: FunctionalOp, function: Any, args: Any, kwargs: Any, output: Any) -> tuple[str, bool]:
@@ -157,7 +164,7 @@ class Trace:
         self.macs[name] += op.macs(inputs, output, args)
         self.operands.setdefault((name, site), []).append(sources)
         if weighted or (op.role == "matmul" and all(source is not None and source.is_data for source in sources)):
-            self.note_signals(inputs)
+            self.note_reading(name, inputs)
         return name, weighted
 
     def is_signal(self, source: Value | None) -> bool:
