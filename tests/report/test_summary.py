@@ -258,3 +258,15 @@ def test_without_a_forward_no_multiply_accumulates_are_claimed() -> None:
     summary = subbyte.summary(subbyte.quantize(nn.Sequential(nn.Linear(4, 4)), "w4"))
     assert summary.rows[0]["macs"] is None
     assert "not recorded" in str(summary)
+
+
+def test_a_sample_is_one_of_what_layers_read() -> None:
+    class MaskFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, mask: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x) + mask.sum()
+
+    assert rows_of(MaskFirst(), torch.ones(5, 5), seeded((3, 8)))["fc"]["macs"] == 64

@@ -84,10 +84,10 @@ def discover(model: nn.Module, batch: Batch, names: dict[tuple[str, str, str], s
         owners={id(module.weight): paths[module] for module, kind in handlers.items() if kind.role == "weighted"},
     )
     inputs = [x for x in tree_leaves((batch.args, batch.kwargs)) if isinstance(x, Tensor)]
-    trace.samples = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
     for index, x in enumerate(inputs):
         key = f"input{index}"
         trace.nodes[key] = Node(())
+        trace.lengths[key] = x.shape[0] if x.ndim else 1
         trace.values[x] = Value(key, inputs=frozenset({key}))
     with unchanged(model), _hooks(trace), _DiscoveryMode(trace):
         output = batch.run(model)
@@ -136,7 +136,7 @@ def _mark_calls(trace: Trace) -> None:
             )
         first = op.kind == "module" and not trace.entries.isdisjoint(trace.reading.get(name, ()))
         positions: frozenset[Position] = frozenset({"first"} if first else ())
-        ops[name] = replace(op, calls=calls, positions=positions, macs=trace.macs[name] // max(trace.samples, 1))
+        ops[name] = replace(op, calls=calls, positions=positions, macs=trace.macs[name] // trace.samples)
 
 
 def _mark_last(trace: Trace, output: Any) -> None:

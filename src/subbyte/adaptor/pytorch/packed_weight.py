@@ -69,6 +69,28 @@ class PackedWeight(KeepsFormat, nn.Module):
             return getattr(self.values(), name)
         return super().__getattr__(name)
 
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        # Of a tensor, not of a module, which would change itself.
+        return self.values().to(*args, **kwargs)
+
+    def double(self) -> Any:
+        return self.values().double()
+
+    def float(self) -> Any:
+        return self.values().float()
+
+    def half(self) -> Any:
+        return self.values().half()
+
+    def bfloat16(self) -> Any:
+        return self.values().bfloat16()
+
+    def type(self, *args: Any, **kwargs: Any) -> Any:
+        return self.values().type(*args, **kwargs)
+
+    def cpu(self) -> Any:
+        return self.values().cpu()
+
     def __getitem__(self, index: Any) -> Tensor:
         rows: Tensor = self.values()[index]
         return rows

@@ -62,7 +62,7 @@ class Trace:
     function_names: dict[tuple[str, str, str], str] = field(default_factory=dict)
     parameters: dict[int, str] = field(default_factory=dict)
     owners: dict[int, str] = field(default_factory=dict)
-    samples: int = 1
+    lengths: dict[str, int] = field(default_factory=dict)
     macs: Counter[str] = field(default_factory=Counter)
     operands: dict[tuple[str, str], list[list[Value | None]]] = field(default_factory=dict)
     reading: dict[str, set[str]] = field(default_factory=dict)
@@ -71,6 +71,12 @@ class Trace:
 
     def is_leaf(self, module: nn.Module) -> bool:
         return module in self.handlers or isinstance(module, NORMS)
+
+    @property
+    def samples(self) -> int:
+        """How many samples the batch held: the first axis of an input that a layer reads, not of a mask."""
+        read = [length for key, length in self.lengths.items() if key in self.entries]
+        return max([*read, *self.lengths.values(), 1][0], 1)
 
     @property
     def in_leaf(self) -> bool:
