@@ -370,3 +370,52 @@ def test_an_exception_that_forward_catches_leaves_no_trace() -> None:
     assert {"linear", "refuses.linear", "tanh", "mul"} == rows(prepared).keys()
     with torch.no_grad():
         assert torch.equal(prepared(POSITIVE), subbyte.convert(prepared)(POSITIVE))
+
+
+class Domains(nn.Module):
+    """A BatchNorm for each domain after one convolution, or none; the convolution may run more than once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(3), nn.BatchNorm2d(3)])
+
+    def forward(self, x: Tensor, domain: int, rounds: int = 1) -> Tensor:
+        for _ in range(rounds):
+            x = self.conv(x)
+        return self.norms[domain](x) if domain < 2 else x
+
+
+IMAGES = seeded((4, 3, 6, 6))
+
+
+@pytest.mark.parametrize("granularity", ["per_channel", "per_tensor"])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_a_batch_norm_that_not_every_path_goes_through_runs_by_itself(order: Any, granularity: str) -> None:
+    model = randomized(Domains())
+    conf = subbyte.PostTrainingQuantConfig(op_type_dict={"Conv2d": {"weight": {"granularity": [granularity]}}})
+    prepared = subbyte.prepare(model, conf, [(IMAGES, domain) for domain in order])
+    converted = subbyte.convert(prepared)
+    with torch.no_grad():
+        for domain in order:
+            want = model(IMAGES, domain)
+            assert (prepared(IMAGES, domain) - want).abs().max() < 0.07 * want.abs().max()
+            assert torch.equal(prepared(IMAGES, domain), converted(IMAGES, domain))
+
+
+@pytest.mark.parametrize("kind", ["prepared", "converted", "loaded"])
+@pytest.mark.parametrize("mode", ["w8a8", "w8a8:dynamic", "w8"])
+def test_a_path_around_a_folded_batch_norm_is_refused(mode: str, kind: str, tmp_path: Any) -> None:
+    model = randomized(Domains())
+    quantized = subbyte.prepare(model, mode, [(IMAGES, 0)])
+    if kind != "prepared":
+        quantized = subbyte.convert(quantized)
+    if kind == "loaded":
+        subbyte.save(quantized, tmp_path / "model.safetensors")
+        quantized = subbyte.load(tmp_path / "model.safetensors", model)
+    with torch.no_grad():
+        want = quantized(IMAGES, 0)
+        for domain, rounds in ((1, 1), (2, 1), (0, 2)):
+            with pytest.raises(subbyte.UnseenOpError, match="conv"):
+                quantized(IMAGES, domain, rounds)
+            assert torch.equal(quantized(IMAGES, 0), want)

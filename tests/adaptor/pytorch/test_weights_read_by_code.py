@@ -99,12 +99,11 @@ def test_a_batch_norm_is_not_folded_into_one() -> None:
 
     model, x = randomized(Net()), seeded((2, 3, 6, 6))
     conf = subbyte.PostTrainingQuantConfig(op_type_dict={"Conv2d": {"weight": {"granularity": ["per_tensor"]}}})
-    prepared = subbyte.prepare(model, conf, x)
-    assert prepared.subbyte_state.graph.ops["conv"].norm == ""
-    with torch.no_grad():
-        assert torch.equal(prepared(x), subbyte.convert(prepared)(x))
-    with pytest.raises(ConfigError, match="give a batch that takes that path first"):
-        subbyte.prepare(model, conf, [x + 20, x])
+    for data in ([x], [x, x + 20], [x + 20, x]):
+        prepared = subbyte.prepare(model, conf, data)
+        assert prepared.subbyte_state.graph.ops["conv"].norm == ""
+        with torch.no_grad():
+            assert torch.equal(prepared(x), subbyte.convert(prepared)(x))
 
 
 def test_a_weight_with_two_precisions_cannot_be_read() -> None:

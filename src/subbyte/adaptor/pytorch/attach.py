@@ -1,6 +1,7 @@
 """Turning the ops of a copied model into prepared ones, one op at a time."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -84,7 +85,7 @@ def _attach_module(model: nn.Module, state: QuantizationState, op: Op, config: O
     if isinstance(module, QuantizedModule):
         _add_calls(state, module.input_quantizers, op, config)
         if isinstance(module, PreparedWeighted) and not module.norm:
-            _fold_norm(model, module, op)
+            _fold_norm(model, state, module, op)
         return module
     handler = handler_of(module)
     assert handler is not None
@@ -96,7 +97,7 @@ def _attach_module(model: nn.Module, state: QuantizationState, op: Op, config: O
         swap(module, QuantizedModule)
         return module
     _attach_weight(module, handler, op, config)
-    _fold_norm(model, module, op)
+    _fold_norm(model, state, module, op)
     return module
 
 
@@ -116,11 +117,23 @@ def _attach_weight(module: Any, handler: WeightedHandler, op: Op, config: OpConf
     swap(module, PreparedWeighted)
 
 
-def _fold_norm(model: nn.Module, module: Any, op: Op) -> None:
+def _fold_norm(model: nn.Module, state: QuantizationState, module: Any, op: Op) -> None:
     if op.norm:
-        norm = model.get_submodule(op.norm)
+        norm: Any = model.get_submodule(op.norm)
         swap(norm, FoldedBatchNorm)
+        norm.op_name, norm.run = op.name, state.run
         module.norm = (norm,)
+
+
+def unfold_norm(state: QuantizationState, module: Any) -> None:
+    """Make the BatchNorm of a prepared op a module of its own again: a path was found that does not go through it."""
+    (norm,) = module.norm
+    unswap(norm)
+    del norm.op_name, norm.run
+    module.norm = ()
+    name = module.op_name
+    state.graph.ops[name] = replace(state.graph.ops[name], norm="")
+    _calibrate_weight(state, module)
 
 
 def _calibrate_weight(state: QuantizationState, module: Any) -> None:

@@ -5,7 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from subbyte.adaptor.pytorch import awaited
 from subbyte.adaptor.pytorch.number_format import KeepsFormat
+from subbyte.adaptor.pytorch.phase import Run
 from subbyte.adaptor.pytorch.swap import Swapped, float_class
 
 
@@ -24,11 +26,14 @@ class FoldedBatchNorm(KeepsFormat, Swapped):
     weight: Tensor | None
     bias: Tensor | None
     num_batches_tracked: Tensor
+    op_name: str
+    run: Run
     _parameters: dict[str, Tensor | None]
     _buffers: dict[str, Tensor | None]
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
+            awaited.reach(self.run, self.op_name)
             return x
         y: Tensor = float_class(self).forward(self, x.to(self.running_mean.dtype))  # type: ignore[arg-type]
         return y.to(x.dtype)
@@ -55,7 +60,11 @@ class FoldedBatchNorm(KeepsFormat, Swapped):
 class AbsorbedBatchNorm(Swapped):
     """Mixin of a BatchNorm of a converted model: its op holds its factor and bias; nothing is left of it."""
 
+    op_name: str
+    run: Run
+
     def forward(self, x: Tensor) -> Tensor:
+        awaited.reach(self.run, self.op_name)
         return x
 
     @staticmethod

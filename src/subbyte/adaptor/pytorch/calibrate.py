@@ -18,10 +18,9 @@ def calibrate(model: nn.Module, recording: Recording, stream: Iterable[Batch]) -
         CalibrationError: a batch does not fit, or gives values that are not finite.
     """
     state, last = recording.state, None
-    with unchanged(model):
-        for last in stream:
-            state.run.phase = "observe"
-            _observe(model, recording, last)
+    for last in stream:
+        state.run.phase = "observe"
+        _observe(model, recording, last)
     if last is None:
         raise CalibrationError("the calibration data is empty: give at least one batch")
     for quantizer in state.static_quantizers():
@@ -35,7 +34,8 @@ def calibrate(model: nn.Module, recording: Recording, stream: Iterable[Batch]) -
 def _observe(model: nn.Module, recording: Recording, batch: Batch) -> None:
     while True:
         try:
-            batch.copied().run(model)
+            with unchanged(model):
+                batch.copied().run(model)
         except UnseenOpError:
             # This batch takes a path that none before did: record it, then run the batch again.
             if not recording.learn(model, batch):

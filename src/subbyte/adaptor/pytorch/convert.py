@@ -56,10 +56,12 @@ def install(module: Any, weight: PackedWeight, factor: Tensor | None, bias: Tens
     if bias is not None:
         module.bias = nn.Parameter(bias, requires_grad=False)
     module.register_buffer("norm_factor", factor)
+    has_norm = bool(module.norm)
     del module.weight_quantizer, module.norm, module.weight_spec
     del module.weight
     module.weight = weight
     swap(module, ConvertedWeighted)
+    module.awaits_norm = has_norm
 
 
 def finish(model: nn.Module, state: QuantizationState) -> None:

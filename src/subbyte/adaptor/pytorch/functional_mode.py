@@ -11,6 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from subbyte.adaptor.pytorch import awaited
 from subbyte.adaptor.pytorch.call_site import call_site, unseen
 from subbyte.adaptor.pytorch.composites import COMPOSITES
 from subbyte.adaptor.pytorch.functional_op import writes
@@ -132,23 +133,32 @@ class ScopedModule(Swapped):
     functional_scope: FunctionalScope
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        forward = float_class(self).forward  # type: ignore[arg-type]
         scope = self.functional_scope
-        if scope.run.phase == "bypass":
-            return forward(self, *args, **kwargs)
-        if scope.before_first is not None:
-            scope.before_first(self, args, kwargs)  # type: ignore[arg-type]
-            scope.before_first = None
-        if not (scope.active or scope.run.read_by_code):
-            return forward(self, *args, **kwargs)
-        if torch.compiler.is_compiling():
-            mode = FunctionalMode(scope)
-            with mode:
-                output = forward(self, *args, **kwargs)
-            if scope.active:
-                mode.check_order()
-            return output
-        return _uncompiled(_in_mode)(forward, scope, self, args, kwargs)
+        if scope.name or torch.compiler.is_compiling():
+            return _in_scope(self, scope, args, kwargs)
+        awaited.begin(scope.run)
+        output = _in_scope(self, scope, args, kwargs)
+        awaited.end(scope.run)
+        return output
+
+
+def _in_scope(module: Any, scope: FunctionalScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    forward = float_class(module).forward
+    if scope.run.phase == "bypass":
+        return forward(module, *args, **kwargs)
+    if scope.before_first is not None:
+        scope.before_first(module, args, kwargs)
+        scope.before_first = None
+    if not (scope.active or scope.run.read_by_code):
+        return forward(module, *args, **kwargs)
+    if torch.compiler.is_compiling():
+        mode = FunctionalMode(scope)
+        with mode:
+            output = forward(module, *args, **kwargs)
+        if scope.active:
+            mode.check_order()
+        return output
+    return _uncompiled(_in_mode)(forward, scope, module, args, kwargs)
 
 
 def _in_mode(forward: Any, scope: FunctionalScope, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

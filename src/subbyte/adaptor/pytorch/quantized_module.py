@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from subbyte.adaptor.pytorch import awaited
 from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
 from subbyte.adaptor.pytorch.inputs import InputQuantizers, quantized, snapped
 from subbyte.adaptor.pytorch.modules import ModuleHandler, WeightedHandler
@@ -65,6 +66,11 @@ class WeightedModule(KeepsFormat, QuantizedModule):
         """Of what a table gives: the weight's, until the model is cast. Other ops give the type of their input."""
         return self.cast_to or self.weight.dtype
 
+    @property
+    @abstractmethod
+    def awaits_norm(self) -> bool:
+        """Whether it applies a BatchNorm that has to follow it."""
+
     @abstractmethod
     def operand(self) -> WeightOperand:
         """The weight, ready for use."""
@@ -80,6 +86,8 @@ class WeightedModule(KeepsFormat, QuantizedModule):
     def compute(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
         if not self.handler.takes_activation:
             return self.rows(x).to(self.row_dtype)
+        if self.awaits_norm:
+            awaited.expect(self.input_quantizers.run, self.op_name)
         operand = self.operand()
         grid, scale = snapped(x, quantizer)
         if quantizer is None or scale is None:
@@ -130,6 +138,10 @@ class PreparedWeighted(WeightedModule):
     norm: tuple[FoldedBatchNorm, ...]  # a tuple, so that it is not a submodule twice
 
     @property
+    def awaits_norm(self) -> bool:
+        return bool(self.norm) and not self.norm[0].training
+
+    @property
     def folded_norm(self) -> FoldedBatchNorm | None:
         return self.norm[0] if self.norm else None
 
@@ -144,6 +156,8 @@ class PreparedWeighted(WeightedModule):
 
     def compute(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
         if self.training or not self.quantizes:
+            if self.awaits_norm:
+                awaited.expect(self.input_quantizers.run, self.op_name)
             return self.in_float(x, quantizer, *extra)
         return super().compute(x, quantizer, *extra)
 
@@ -187,6 +201,7 @@ class ConvertedWeighted(WeightedModule):
     weight: PackedWeight
     norm_factor: Tensor | None
     bias: Tensor | None
+    awaits_norm: bool = False
 
     @property
     def weight_spec(self) -> TensorSpec:  # type: ignore[override]

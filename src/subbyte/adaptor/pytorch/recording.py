@@ -8,12 +8,13 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from subbyte.adaptor.pytorch.attach import attach, reset
+from subbyte.adaptor.pytorch.attach import attach, reset, unfold_norm
 from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.discovery import discover
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_TYPES
 from subbyte.adaptor.pytorch.fusion import Fusions, fuse
 from subbyte.adaptor.pytorch.graph import Graph
+from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.state import QuantizationState, state_of
 from subbyte.errors import ConfigError
 from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
@@ -60,26 +61,23 @@ class Recording:
         if functions_only:  # modules stay as they are: a BatchNorm that was not folded runs by itself
             found.ops = {name: replace(op, norm="") for name, op in found.ops.items()}
         ops = self.state.graph.ops
-        self._check_weights_read(found)
+        unfolded = self._unfold_norms(model, found)
         unreached = {op.info.key for op in ops.values() if op.kind == "module" and not op.calls}
         new = self.state.graph.merge(found)
         self._configure(model, new, unreached)
         attach(model, self.state, [name for name in new if not functions_only or ops[name].kind == "function"])
         self.state.to(next(chain(model.parameters(), model.buffers()), torch.empty(0)).device)
-        return bool(new)
+        return bool(new or unfolded)
 
-    def _check_weights_read(self, found: Graph) -> None:
-        """Refuse a path whose code reads a weight that an earlier path had a BatchNorm folded into.
-
-        Raises:
-            ConfigError: it does.
-        """
-        for name in found.read_by_code:
-            if self.state.graph.ops[name].norm:
-                raise ConfigError(
-                    f"the weight of op {name!r} is read by the model's code only on the path of a later calibration "
-                    "batch; give a batch that takes that path first"
-                )
+    def _unfold_norms(self, model: nn.Module, found: Graph) -> bool:
+        """Where a path goes from an op to another BatchNorm than before, or to none, it leaves the op."""
+        ops = self.state.graph.ops
+        apart = [op.name for op in found if op.calls and op.name in ops and op.norm != ops[op.name].norm != ""]
+        modules = [model.get_submodule(name) for name in apart]
+        prepared = [module for module in modules if isinstance(module, PreparedWeighted)]
+        for module in prepared:
+            unfold_norm(self.state, module)
+        return bool(prepared)
 
     def _configure(self, model: nn.Module, new: Sequence[str], unreached: Set[OpKey]) -> None:
         """Add to the configuration what newly found ops get, and what ones that no forward had reached get now.
