@@ -1,18 +1,29 @@
 """Running a model and leaving it as it was."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from subbyte.adaptor.pytorch.quantizer import Quantizer
+
+# Of nn.Module itself: what a forward changes in these is put back elsewhere, or is not to be.
+_MODULE_OWN = frozenset(vars(nn.Module()))
+
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Run in eval() without gradients; buffers, modes and random state are put back."""
+    """Run in eval() without gradients; buffers, plain attributes, modes and random state are put back.
+
+    Of an attribute that holds a list, a dict or a set the contents are put back, not what those hold in turn.
+    """
     modes = {module: module.training for module in model.modules()}
-    held = {module: dict(module._buffers) for module in modes}
-    values = {buffer: buffer.detach().clone() for buffer in model.buffers()}
+    held = [_Held.of(module) for module in modes if not isinstance(module, Quantizer)]
+    values = {tensor: tensor.detach().clone() for each in held for tensor in each.tensors() if _can_be_written(tensor)}
     try:
         model.eval()
         with torch.random.fork_rng(), torch.no_grad():
@@ -20,14 +31,48 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes.items():
             module.training = training
-        _put_back(held, values)
+        for each in held:
+            each.put_back()
+        with torch.no_grad():
+            for tensor, value in values.items():
+                if tensor.shape == value.shape:
+                    tensor.copy_(value)
 
 
-def _put_back(held: dict[nn.Module, dict[str, Tensor | None]], values: dict[Tensor, Tensor]) -> None:
-    """The buffers that modules had, where a forward put others in their place, and what they held."""
-    for module, buffers in held.items():
-        module._buffers.update({name: buffer for name, buffer in buffers.items() if name in module._buffers})
-    with torch.no_grad():
-        for buffer, value in values.items():
-            if buffer.shape == value.shape:
-                buffer.copy_(value)
+@dataclass(frozen=True)
+class _Held:
+    """What one module held before."""
+
+    module: nn.Module
+    buffers: dict[str, Tensor | None]
+    attributes: dict[str, Any]
+    containers: dict[str, Any]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "_Held":
+        attributes = {name: value for name, value in vars(module).items() if name not in _MODULE_OWN}
+        containers = {name: copy.copy(value) for name, value in attributes.items() if type(value) in (list, dict, set)}
+        return cls(module, dict(module._buffers), attributes, containers)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """The buffers, and the tensors that are plain attributes."""
+        for value in (*self.buffers.values(), *self.attributes.values()):
+            if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+                yield value
+
+    def put_back(self) -> None:
+        """The objects that the module had, where a forward put others in their place, and what containers held."""
+        own = vars(self.module)
+        self.module._buffers.update({name: x for name, x in self.buffers.items() if name in self.module._buffers})
+        for name in own.keys() - _MODULE_OWN - self.attributes.keys():
+            del own[name]
+        for name, contents in self.containers.items():
+            container = self.attributes[name]
+            container.clear()
+            container.extend(contents) if isinstance(container, list) else container.update(contents)
+        own.update(self.attributes)
+
+
+def _can_be_written(tensor: Tensor) -> bool:
+    # Where values share memory, as after expand(), PyTorch refuses to.
+    return tensor.layout != torch.strided or 0 not in tensor.stride()
