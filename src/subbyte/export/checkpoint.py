@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.attach import attach
 from subbyte.adaptor.pytorch.call_site import rewritten
-from subbyte.adaptor.pytorch.convert import finish, install
+from subbyte.adaptor.pytorch.convert import Parts, finish, install
 from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
 from subbyte.adaptor.pytorch.float_model import check_float
@@ -137,6 +137,7 @@ def _weight_specs(model: nn.Module) -> dict[str, Any]:
 
 def _install_weights(model: nn.Module, tensors: dict[str, Tensor], weights: dict[str, Any]) -> None:
     made: dict[tuple[int, TensorSpec], PackedWeight] = {}
+    installed: dict[PreparedWeighted, Parts] = {}
     for module in [module for module in model.modules() if isinstance(module, PreparedWeighted)]:
         name = module.op_name
         if name not in weights:
@@ -149,7 +150,8 @@ def _install_weights(model: nn.Module, tensors: dict[str, Tensor], weights: dict
             tensor = QuantizedTensor.from_tensors(parts, spec, torch.Size(weights[name]["shape"]))
             made[key] = PackedWeight(tensor, module.handler, _float_dtype(weights[name]["dtype"]))
         own = prefix.removesuffix("weight.")
-        install(module, made[key], tensors.get(f"{own}norm_factor"), tensors.get(f"{own}bias"))
+        installed[module] = (made[key], tensors.get(f"{own}norm_factor"), tensors.get(f"{own}bias"))
+    install(model, installed)
 
 
 def _float_dtype(name: str) -> torch.dtype:

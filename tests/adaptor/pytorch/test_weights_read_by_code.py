@@ -124,6 +124,74 @@ def test_a_weight_with_two_precisions_cannot_be_read() -> None:
         subbyte.prepare(Net(), {"precision": "w4", "op_name_dict": {"head": {"weight": {"dtype": ["int8"]}}}}, TOKENS)
 
 
+class ScaledEmbedding(nn.Embedding):
+    """As the token tables of BART, M2M100 and Gemma: a type of its own, so no op that the library knows."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens) * 3.0
+
+
+class TiedToUnknown(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = ScaledEmbedding(16, 6), nn.Linear(6, 16, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.table(tokens))
+
+
+class SecondName(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.table = nn.Linear(6, 6), nn.Embedding(16, 6)
+        self.second = self.head.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return F.linear(self.head(self.table(tokens)), self.second)
+
+
+class InContainers(SecondName):
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed = nn.ParameterList([self.head.weight])
+        self.plain = {"weights": [self.head.weight]}
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return F.linear(self.head(self.table(tokens)), self.listed[0]) @ self.plain["weights"][0]
+
+
+@pytest.mark.parametrize("config", ["w4a8", "w2", "w4a8:dynamic"])
+@pytest.mark.parametrize("kind", [TiedToUnknown, SecondName, InContainers])
+def test_a_weight_held_under_another_name_is_packed_there_too(kind: Any, config: str, tmp_path: Any) -> None:
+    model = randomized(kind())
+    for data in (TOKENS, None) if config != "w4a8" else (TOKENS,):
+        prepared = subbyte.prepare(model, config, data)
+        for converted in (subbyte.convert(prepared), subbyte.quantize(model, config, data)):
+            with torch.no_grad():
+                want = prepared(TOKENS)
+                assert not torch.allclose(want, model(TOKENS), rtol=1e-3)
+                assert torch.equal(converted(TOKENS), want)
+            assert not any(parameter.ndim == 2 for parameter in converted.parameters())
+            subbyte.save(converted, tmp_path / "model.safetensors")
+            with torch.no_grad():
+                assert torch.equal(subbyte.load(tmp_path / "model.safetensors", model)(TOKENS), want)
+
+
+def test_a_weight_that_stays_float_under_another_name_is_refused() -> None:
+    class Net(TiedToUnknown):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bag = nn.Embedding(16, 6)
+            self.bag.weight = self.table.weight
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.head(self.table(tokens) + self.bag(tokens))
+
+    with pytest.raises(ConfigError, match="one weight precision"):
+        subbyte.prepare(Net(), {"precision": "w4", "op_name_dict": {"bag": {"weight": {"dtype": ["fp32"]}}}}, TOKENS)
+
+
 def test_a_packed_weight_cannot_be_written() -> None:
     converted = subbyte.quantize(nn.Sequential(nn.Linear(4, 4)), "w4")
     for write in (lambda w: w.data, lambda w: w.zero_(), lambda w: nn.init.zeros_(w), lambda w: torch.relu_(w)):

@@ -19,7 +19,7 @@ from subbyte.adaptor.pytorch.swap import swap, unswap
 from subbyte.adaptor.pytorch.weight import WeightQuantizer, fold_into, folds_first
 from subbyte.errors import ConfigError
 from subbyte.numerics import QuantizedTensor, sqnr
-from subbyte.spec import OpConfig
+from subbyte.spec import OpConfig, TensorSpec
 
 # What `attach` sets on a module.
 _ATTACHED = ("handler", "op_name", "op_config", "input_quantizers", "weight_spec", "weight_quantizer", "norm")
@@ -187,15 +187,21 @@ def _attach_weights_read_by_code(model: nn.Module, state: QuantizationState) -> 
             module.activation_relu_or_gelu = 0
     if not isinstance(model, QuantizedModule | FloatModule):
         scope_of(model, state, "")
-    weighted = [module for module in model.modules() if isinstance(module, WeightedModule)]
-    read = [module for module in weighted if module.op_name in state.graph.read_by_code]
-    for one, other in product(read, weighted):
-        if one.weight is other.weight and one.weight_spec != other.weight_spec:
+    read = {name: model.get_submodule(name) for name in state.graph.read_by_code}
+    weighted = {
+        op.name: model.get_submodule(op.name) for op in state.graph if op.role == "weighted" and op.kind == "module"
+    }
+    for (one, module), (other, sharing) in product(read.items(), weighted.items()):
+        if module.weight is sharing.weight and _precision(module) != _precision(sharing):
             raise ConfigError(
-                f"ops {one.op_name!r} and {other.op_name!r} share a weight that the model's code reads by itself, so "
-                "they must have one weight precision; give both the same"
+                f"ops {one!r} and {other!r} share a weight that the model's code reads by itself, so they must have "
+                "one weight precision; give both the same"
             )
-    state.run.read_by_code = list(read)
+    state.run.read_by_code = [module for module in read.values() if isinstance(module, WeightedModule)]
+
+
+def _precision(module: nn.Module) -> TensorSpec | None:
+    return module.weight_spec if isinstance(module, WeightedModule) else None
 
 
 def _attach_function(model: nn.Module, state: QuantizationState, op: Op) -> None:

@@ -1,5 +1,6 @@
 """convert: packed weights in place of float ones."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -7,6 +8,7 @@ from torch import Tensor, nn
 from subbyte.adaptor.pytorch.batch_norm import AbsorbedBatchNorm, FoldedBatchNorm
 from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.functional_mode import ScopedModule
+from subbyte.adaptor.pytorch.holders import other_holders
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
 from subbyte.adaptor.pytorch.state import QuantizationState, is_quantized, state_of
@@ -17,6 +19,7 @@ from subbyte.errors import ModelError
 from subbyte.spec import TensorSpec
 
 Packed = dict[tuple[int, TensorSpec], PackedWeight]
+Parts = tuple[PackedWeight, Tensor | None, Tensor | None]
 
 
 def convert(prepared: nn.Module) -> nn.Module:
@@ -37,22 +40,28 @@ def convert_in_place(prepared: nn.Module) -> nn.Module:
     packed: Packed = {}
     weighted = [module for module in prepared.modules() if isinstance(module, PreparedWeighted)]
     # All are packed before the first float weight goes: tied ones are read more than once.
-    parts = [_pack(module, packed) for module in weighted]
-    for module, (weight, factor, bias) in zip(weighted, parts, strict=True):
-        install(module, weight, factor, bias)
+    install(prepared, {module: _pack(module, packed) for module in weighted})
     finish(prepared, state)
     return prepared
 
 
-def install(module: Any, weight: PackedWeight, factor: Tensor | None, bias: Tensor | None) -> None:
-    """Make a prepared module a converted one that holds these.
+def install(model: nn.Module, parts: Mapping[PreparedWeighted, Parts]) -> None:
+    """Make prepared modules converted ones, and put packed weights wherever else the model held the float ones.
 
     Args:
-        module: swapped to PreparedWeighted.
-        weight: packed.
-        factor: BatchNorm's, for each output channel; None where there is none or it is in the weight.
-        bias: with BatchNorm's shift; None keeps the module's own.
+        model: holds the modules.
+        parts: for each its packed weight; BatchNorm's factor for each output channel, None where there is none or it is
+            in the weight; and the bias with BatchNorm's shift, None keeps the module's own.
     """
+    packed = {id(module.weight): weight for module, (weight, _, _) in parts.items()}
+    holders = other_holders(model, packed)
+    for module, (weight, factor, bias) in parts.items():
+        _install(module, weight, factor, bias)
+    for holder in holders:
+        holder.exchange(packed)
+
+
+def _install(module: Any, weight: PackedWeight, factor: Tensor | None, bias: Tensor | None) -> None:
     if bias is not None:
         module.bias = nn.Parameter(bias, requires_grad=False)
     module.register_buffer("norm_factor", factor)
@@ -86,7 +95,7 @@ def find_nothing_later(model: nn.Module, state: QuantizationState) -> None:
         model.functional_scope.before_first = None
 
 
-def _pack(module: Any, packed: Packed) -> tuple[PackedWeight, Tensor | None, Tensor | None]:
+def _pack(module: Any, packed: Packed) -> Parts:
     norm = module.folded_norm
     key = _key(module)
     if key not in packed:

@@ -17,7 +17,16 @@ from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_OPS, FUNCTIONAL_TY
 from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.modules import WeightedHandler
 from subbyte.adaptor.pytorch.swap import float_class, positional
-from subbyte.adaptor.pytorch.trace import NORMS, Node, Trace, Value, module_op, quantizable_modules
+from subbyte.adaptor.pytorch.trace import (
+    NORMS,
+    Node,
+    Trace,
+    Value,
+    held_by_code,
+    module_op,
+    quantizable_modules,
+    weight_owners,
+)
 from subbyte.adaptor.pytorch.unchanged import unchanged
 from subbyte.spec import Position
 
@@ -76,12 +85,14 @@ def discover(model: nn.Module, batch: Batch, names: dict[tuple[str, str, str], s
     batch = batch.copied()
     handlers = quantizable_modules(model)
     paths = {module: name for name, module in model.named_modules()}
+    owners = weight_owners(model)
     trace = Trace(
         paths,
         handlers,
         function_names={} if names is None else names,
         parameters={id(parameter): name for name, parameter in model.named_parameters()},
-        owners={id(module.weight): paths[module] for module, kind in handlers.items() if kind.role == "weighted"},
+        owners=owners,
+        graph=Graph(read_by_code=held_by_code(model, owners)),
     )
     inputs = [x for x in tree_leaves((batch.args, batch.kwargs)) if isinstance(x, Tensor)]
     for index, x in enumerate(inputs):

@@ -23,7 +23,7 @@ from subbyte.adaptor.pytorch.progress import progress
 from subbyte.adaptor.pytorch.quantized_module import QuantizedModule
 from subbyte.adaptor.pytorch.recording import FoundLater, Recording, Resolver, functional_types
 from subbyte.adaptor.pytorch.state import QuantizationState, hold
-from subbyte.adaptor.pytorch.trace import module_op, quantizable_modules
+from subbyte.adaptor.pytorch.trace import held_by_code, module_op, quantizable_modules, weight_owners
 from subbyte.errors import CalibrationError, ModelError
 from subbyte.spec import OpConfig, OpInfo, TuneConfig
 
@@ -103,7 +103,8 @@ def static_graph(model: nn.Module) -> Graph:
     """The module ops of a model, without a forward: no positions, no functional ops."""
     names = {module: name for name, module in model.named_modules()}
     found = quantizable_modules(model)
-    return Graph({names[module]: module_op(module, names[module], found[module]) for module in found})
+    ops = {names[module]: module_op(module, names[module], found[module]) for module in found}
+    return Graph(ops, read_by_code=held_by_code(model, weight_owners(model)))
 
 
 def model_bytes(model: nn.Module) -> int:

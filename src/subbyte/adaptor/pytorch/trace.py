@@ -1,6 +1,7 @@
 """What one forward shows while it runs: ops, who makes and who reads each value."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Any
@@ -12,6 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from subbyte.adaptor.pytorch.call_site import call_site
 from subbyte.adaptor.pytorch.functional_op import FunctionalOp
 from subbyte.adaptor.pytorch.graph import Call, Graph, Op
+from subbyte.adaptor.pytorch.holders import other_holders
 from subbyte.adaptor.pytorch.modules import ModuleHandler, handler_of
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
 
@@ -201,6 +203,18 @@ def quantizable_modules(model: nn.Module) -> dict[nn.Module, ModuleHandler]:
         if handler is not None:
             found[module] = handler
     return found
+
+
+def weight_owners(model: nn.Module) -> dict[int, str]:
+    """The name of the op that each weight belongs to, by the weight's `id`."""
+    handlers = quantizable_modules(model)
+    names = {module: name for name, module in model.named_modules()}
+    return {id(module.weight): names[module] for module, kind in handlers.items() if kind.role == "weighted"}
+
+
+def held_by_code(model: nn.Module, owners: Mapping[int, str]) -> set[str]:
+    """The ops whose weight a module that is no op holds too: its code may read it."""
+    return {owners[weight] for holder in other_holders(model, owners) for weight in holder.weights}
 
 
 def module_op(module: nn.Module, name: str, handler: ModuleHandler) -> Op:

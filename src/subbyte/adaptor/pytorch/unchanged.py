@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from subbyte.adaptor.pytorch.holders import MODULE_OWN
 from subbyte.adaptor.pytorch.quantizer import Quantizer
-
-# Of nn.Module itself: what a forward changes in these is put back elsewhere, or is not to be.
-_MODULE_OWN = frozenset(vars(nn.Module()))
 
 
 @contextmanager
@@ -50,7 +48,7 @@ class _Held:
 
     @classmethod
     def of(cls, module: nn.Module) -> "_Held":
-        attributes = {name: value for name, value in vars(module).items() if name not in _MODULE_OWN}
+        attributes = {name: value for name, value in vars(module).items() if name not in MODULE_OWN}
         containers = {name: copy.copy(value) for name, value in attributes.items() if type(value) in (list, dict, set)}
         return cls(module, dict(module._buffers), attributes, containers)
 
@@ -64,7 +62,7 @@ class _Held:
         """The objects that the module had, where a forward put others in their place, and what containers held."""
         own = vars(self.module)
         self.module._buffers.update({name: x for name, x in self.buffers.items() if name in self.module._buffers})
-        for name in own.keys() - _MODULE_OWN - self.attributes.keys():
+        for name in own.keys() - MODULE_OWN - self.attributes.keys():
             del own[name]
         for name, contents in self.containers.items():
             container = self.attributes[name]
