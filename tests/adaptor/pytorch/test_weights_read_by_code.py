@@ -199,7 +199,29 @@ def test_a_packed_weight_cannot_be_written() -> None:
             write(converted[0].weight)
 
 
-def test_a_weight_that_forward_writes_is_refused() -> None:
+def clamped(weight: Any) -> None:
+    weight.clamp_(-0.1, 0.1)
+
+
+def clamped_out(weight: Any) -> None:
+    torch.clamp(weight, -0.1, 0.1, out=weight)
+
+
+def clamped_data(weight: Any) -> None:
+    weight.data.clamp_(-0.1, 0.1)
+
+
+def replaced_data(weight: Any) -> None:
+    weight.data = torch.renorm(weight.data, 2, 0, 0.1)
+
+
+def row_of_data(weight: Any) -> None:
+    weight.detach()[1] = 0
+
+
+@pytest.mark.parametrize("write", [clamped, clamped_out, clamped_data, replaced_data, row_of_data])
+@pytest.mark.parametrize("call", [subbyte.prepare, subbyte.quantize])
+def test_a_weight_that_forward_writes_is_refused_and_not_written(call: Any, write: Any) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -207,11 +229,37 @@ def test_a_weight_that_forward_writes_is_refused() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             with torch.no_grad():
-                self.fc.weight.clamp_(-1, 1)
+                write(self.fc.weight)
             return self.fc(x)
 
+    model = Net()
+    before = model.fc.weight.detach().clone()
     with pytest.raises(ModelError, match=r"'fc'.*written"):
-        subbyte.prepare(Net(), "w4a8", seeded((2, 4)))
+        call(model, "w4a8", seeded((2, 4)))
+    assert torch.equal(model.fc.weight, before)
+
+
+@pytest.mark.parametrize("call", [subbyte.prepare, subbyte.quantize])
+def test_another_parameter_that_forward_writes_is_the_copy_s(call: Any) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.free = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.alpha = nn.Parameter(torch.full((4,), 4.0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                self.alpha.clamp_(0, 1)
+                self.fc.bias.clamp_(0, 1)
+            return self.free(self.fc(x)) * self.alpha
+
+    model = Net()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    config = {"precision": "w4a8", "op_name_dict": {"free": {"weight": {"dtype": ["fp32"]}}}}
+    quantized = call(model, config, seeded((2, 4)))
+    for value in quantized.parameters():
+        value.data.zero_()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.call_site import call_site
 from subbyte.adaptor.pytorch.composites import COMPOSITES
-from subbyte.adaptor.pytorch.functional_op import writes
+from subbyte.adaptor.pytorch.functional_op import written
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_OPS, FUNCTIONAL_TYPES
 from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.modules import WeightedHandler
@@ -23,9 +23,10 @@ from subbyte.adaptor.pytorch.trace import (
     Trace,
     Value,
     held_by_code,
+    memory_of,
     module_op,
+    op_weights,
     quantizable_modules,
-    weight_owners,
 )
 from subbyte.adaptor.pytorch.unchanged import unchanged
 from subbyte.spec import Position
@@ -48,11 +49,13 @@ class _DiscoveryMode(TorchFunctionMode):
                 return COMPOSITES[function](*args, **kwargs)
         leaves = tree_leaves((args, kwargs))
         tensors = [x for x in leaves if isinstance(x, Tensor)]
+        target = written(function, args, kwargs)
+        trace.refuse_writing(target, function)
         sources = trace.known(tensors)
         output = function(*args, **kwargs)
         outputs = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
-        if writes(function) and tensors:
-            outputs.append(tensors[0])
+        if isinstance(target, Tensor):
+            outputs.append(target)
         if not outputs:
             return output
         trace.note_weights_read(leaves)
@@ -85,14 +88,15 @@ def discover(model: nn.Module, batch: Batch, names: dict[tuple[str, str, str], s
     batch = batch.copied()
     handlers = quantizable_modules(model)
     paths = {module: name for name, module in model.named_modules()}
-    owners = weight_owners(model)
+    weights = op_weights(model)
     trace = Trace(
         paths,
         handlers,
         function_names={} if names is None else names,
         parameters={id(parameter): name for name, parameter in model.named_parameters()},
-        owners=owners,
-        graph=Graph(read_by_code=held_by_code(model, owners)),
+        owners={id(weight): name for weight, name in weights.items()},
+        weight_memory={memory_of(weight): name for weight, name in weights.items()},
+        graph=Graph(read_by_code=held_by_code(model)),
     )
     inputs = [x for x in tree_leaves((batch.args, batch.kwargs)) if isinstance(x, Tensor)]
     for index, x in enumerate(inputs):

@@ -14,13 +14,13 @@ from torch.utils._pytree import tree_map
 from subbyte.adaptor.pytorch import awaited
 from subbyte.adaptor.pytorch.call_site import call_site, unseen
 from subbyte.adaptor.pytorch.composites import COMPOSITES
-from subbyte.adaptor.pytorch.functional_op import writes
+from subbyte.adaptor.pytorch.functional_op import written, written_in_forward
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_OPS
 from subbyte.adaptor.pytorch.inputs import Slots
 from subbyte.adaptor.pytorch.phase import Run
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.adaptor.pytorch.swap import Swapped, float_class
-from subbyte.errors import ModelError, UnseenOpError
+from subbyte.errors import UnseenOpError
 
 SiteKey = tuple[str, str]  # type of op, place
 
@@ -117,12 +117,9 @@ def _with_quantized_weights(modules: list[Any], function: Any, given: Any) -> An
     def quantized(leaf: Any) -> Any:
         return weights[id(leaf)].read_weight() if id(leaf) in weights else leaf
 
-    args, _ = given
-    if not torch.compiler.is_compiling() and writes(function) and args and id(args[0]) in weights:
-        raise ModelError(
-            f"the weight of op {weights[id(args[0])].op_name!r} is written in forward ({function.__name__}), which a "
-            "quantized weight cannot be; move that to the training loop, or leave the op fp32"
-        )
+    target = None if torch.compiler.is_compiling() else written(function, *given)
+    if id(target) in weights:
+        raise written_in_forward(weights[id(target)].op_name, function)
     with torch._C.DisableTorchFunction():
         return tree_map(quantized, given)
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from subbyte.adaptor.pytorch.inputs import Slots
+from subbyte.errors import ModelError
 from subbyte.spec import Role
 
 Function = Callable[..., Any]
@@ -50,4 +51,19 @@ class FunctionalOp(ABC):
 def writes(function: Function) -> bool:
     """Whether a function writes into its first argument."""
     name = getattr(function, "__name__", "")
-    return name == "__setitem__" or name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
+    in_place = name.startswith("__i") or (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
+    return in_place and name != "requires_grad_"
+
+
+def written(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a function writes into: its first argument, or the one it is given as `out`; None where it does not."""
+    sets_data = getattr(function, "__name__", "") == "__set__" and getattr(function, "__self__", None) is Tensor.data
+    return args[0] if args and (sets_data or writes(function)) else kwargs.get("out")
+
+
+def written_in_forward(op_name: str, function: Function) -> ModelError:
+    """What to raise where a model's own code writes into a weight that is quantized."""
+    return ModelError(
+        f"the weight of op {op_name!r} is written in forward ({function.__name__}), which a quantized weight cannot "
+        "be; move that to the training loop"
+    )

@@ -17,13 +17,14 @@ from subbyte.adaptor.pytorch.fingerprint import fingerprint
 from subbyte.adaptor.pytorch.float_model import check_float
 from subbyte.adaptor.pytorch.fusion import fuse
 from subbyte.adaptor.pytorch.graph import Graph, Op
+from subbyte.adaptor.pytorch.holders import other_holders
 from subbyte.adaptor.pytorch.modules import FloatHandler, handler_of
 from subbyte.adaptor.pytorch.overflow import check_accumulators
 from subbyte.adaptor.pytorch.progress import progress
 from subbyte.adaptor.pytorch.quantized_module import QuantizedModule
 from subbyte.adaptor.pytorch.recording import FoundLater, Recording, Resolver, functional_types
 from subbyte.adaptor.pytorch.state import QuantizationState, hold
-from subbyte.adaptor.pytorch.trace import held_by_code, module_op, quantizable_modules, weight_owners
+from subbyte.adaptor.pytorch.trace import held_by_code, module_op, op_weights, quantizable_modules
 from subbyte.errors import CalibrationError, ModelError
 from subbyte.spec import OpConfig, OpInfo, TuneConfig
 
@@ -50,16 +51,18 @@ def prepare(model: nn.Module, resolve: Resolver, data: Any = None, limit: int | 
 def quantize(model: nn.Module, resolve: Resolver, data: Any = None, limit: int | None = None) -> nn.Module:
     """`convert(prepare(...))` without ever holding a second copy of the float weights; arguments as for `prepare`."""
     check_float(model)
-    parameters = {id(parameter): parameter for parameter in model.parameters()}
     with torch.inference_mode(False):
-        # What is packed is only read; what stays float is copied once the rest is gone.
-        shared = copied(model, dict(parameters))
-        converted = convert_in_place(_prepare(shared, model, resolve, data, limit))
-    copies: dict[int, nn.Parameter] = {}
+        # What is packed is only read; a weight that stays float is copied once the rest is gone.
+        weights = {id(weight): weight for weight in op_weights(model)}
+        shared = {key: nn.Parameter(weight.detach(), weight.requires_grad) for key, weight in weights.items()}
+        converted = convert_in_place(_prepare(copied(model, dict(shared)), model, resolve, data, limit))
+    staying = {id(parameter) for parameter in converted.parameters()}
+    own = {id(one): copy.deepcopy(weights[key]) for key, one in shared.items() if id(one) in staying}
     for module in converted.modules():
-        for name, parameter in list(module._parameters.items()):
-            if parameter is not None and id(parameter) in parameters:
-                module._parameters[name] = copies.setdefault(id(parameter), copy.deepcopy(parameter))
+        for name, parameter in module._parameters.items():
+            module._parameters[name] = own.get(id(parameter), parameter)
+    for holder in other_holders(converted, own):
+        holder.exchange(own)
     return converted
 
 
@@ -104,7 +107,7 @@ def static_graph(model: nn.Module) -> Graph:
     names = {module: name for name, module in model.named_modules()}
     found = quantizable_modules(model)
     ops = {names[module]: module_op(module, names[module], found[module]) for module in found}
-    return Graph(ops, read_by_code=held_by_code(model, weight_owners(model)))
+    return Graph(ops, read_by_code=held_by_code(model))
 
 
 def model_bytes(model: nn.Module) -> int:

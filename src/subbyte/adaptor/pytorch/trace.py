@@ -1,7 +1,6 @@
 """What one forward shows while it runs: ops, who makes and who reads each value."""
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Any
@@ -11,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from subbyte.adaptor.pytorch.call_site import call_site
-from subbyte.adaptor.pytorch.functional_op import FunctionalOp
+from subbyte.adaptor.pytorch.functional_op import FunctionalOp, written_in_forward
 from subbyte.adaptor.pytorch.graph import Call, Graph, Op
 from subbyte.adaptor.pytorch.holders import other_holders
 from subbyte.adaptor.pytorch.modules import ModuleHandler, handler_of
@@ -64,6 +63,7 @@ class Trace:
     function_names: dict[tuple[str, str, str], str] = field(default_factory=dict)
     parameters: dict[int, str] = field(default_factory=dict)
     owners: dict[int, str] = field(default_factory=dict)
+    weight_memory: dict[int, str] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
     macs: Counter[str] = field(default_factory=Counter)
     operands: dict[tuple[str, str], list[list[Value | None]]] = field(default_factory=dict)
@@ -175,6 +175,16 @@ class Trace:
             self.note_reading(name, inputs)
         return name, weighted
 
+    def refuse_writing(self, target: Any, function: Any) -> None:
+        """Refuse a function that writes into the weight of an op: it will be packed, and is the caller's until then.
+
+        Raises:
+            ModelError: naming the op.
+        """
+        memory = memory_of(target)
+        if memory and memory in self.weight_memory:
+            raise written_in_forward(self.weight_memory[memory], function)
+
     def is_signal(self, source: Value | None) -> bool:
         """Whether a value is one that is quantized: not a parameter, a constant, or a mask."""
         return source is not None and (source.weighted or not self.signals.isdisjoint(source.inputs))
@@ -205,15 +215,21 @@ def quantizable_modules(model: nn.Module) -> dict[nn.Module, ModuleHandler]:
     return found
 
 
-def weight_owners(model: nn.Module) -> dict[int, str]:
-    """The name of the op that each weight belongs to, by the weight's `id`."""
+def memory_of(value: Any) -> int:
+    """Where the values of a tensor lie, as of every view of it; 0 where it has none, or is no tensor."""
+    return value.untyped_storage().data_ptr() if isinstance(value, Tensor) else 0
+
+
+def op_weights(model: nn.Module) -> dict[Any, str]:
+    """Each weight that an op quantizes, and the op's name."""
     handlers = quantizable_modules(model)
     names = {module: name for name, module in model.named_modules()}
-    return {id(module.weight): names[module] for module, kind in handlers.items() if kind.role == "weighted"}
+    return {module.weight: names[module] for module, kind in handlers.items() if kind.role == "weighted"}
 
 
-def held_by_code(model: nn.Module, owners: Mapping[int, str]) -> set[str]:
+def held_by_code(model: nn.Module) -> set[str]:
     """The ops whose weight a module that is no op holds too: its code may read it."""
+    owners = {id(weight): name for weight, name in op_weights(model).items()}
     return {owners[weight] for holder in other_holders(model, owners) for weight in holder.weights}
 
 
