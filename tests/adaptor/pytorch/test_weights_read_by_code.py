@@ -25,6 +25,11 @@ READERS: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "divided": lambda h, w: F.linear(h, w / 2),
     "reflected": lambda h, w: F.linear(h, 2 * w),
     "negated": lambda h, w: F.linear(h, -w),
+    "right operand": lambda h, w: F.linear(h, 1 - w) + F.linear(h, 1 / (w * w + 1)) + F.linear(h, 2**w),
+    "compared": lambda h, w: (
+        F.linear(h, abs(w)) + (w > 0).sum() + (w <= 0.1).sum() + (w // 0.5).sum() + (w % 0.5).sum()
+    ),
+    "iterated": lambda h, w: h + sum(w) + torch.stack([row * 2 for row in w]).sum(),
     "rows": lambda h, w: h + w[0] + w[1, 2] + len(w),
     "left factor": lambda h, w: w @ h[0, 0],
     "cast": lambda h, w: F.linear(h.to(w.dtype), w.to(h.dtype), torch.zeros(w.shape[0], device=w.device)),

@@ -98,29 +98,6 @@ class PackedWeight(KeepsFormat, nn.Module):
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __neg__(self) -> Tensor:
-        return -self.values()
-
-    def __pow__(self, other: Any) -> Tensor:
-        return torch.pow(self.values(), other)
-
-    def __add__(self, other: Any) -> Tensor:
-        return torch.add(self.values(), other)
-
-    def __sub__(self, other: Any) -> Tensor:
-        return torch.sub(self.values(), other)
-
-    def __mul__(self, other: Any) -> Tensor:
-        return torch.mul(self.values(), other)
-
-    def __truediv__(self, other: Any) -> Tensor:
-        return torch.div(self.values(), other)
-
-    def __matmul__(self, other: Any) -> Tensor:
-        return torch.matmul(self.values(), other)
-
-    __radd__, __rmul__ = __add__, __mul__
-
     def operand(self, module: Any, handler: WeightedHandler) -> WeightOperand:
         """Unpacked for one use."""
         tensor = self.tensor
@@ -131,6 +108,22 @@ class PackedWeight(KeepsFormat, nn.Module):
 
     def extra_repr(self) -> str:
         return f"{tuple(self.shape)}, {self.spec}"
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    def operator(self: PackedWeight, *others: Any) -> Any:
+        return getattr(self.values(), name)(*(map(_as_values, others)))
+
+    return operator
+
+
+# Python looks operators up on the class. Not `==` and `!=`: a module is compared, and hashed, as the object it is.
+for _name in (
+    *("__neg__", "__abs__", "__lt__", "__le__", "__gt__", "__ge__", "__iter__"),
+    *("__add__", "__sub__", "__mul__", "__truediv__", "__floordiv__", "__mod__", "__pow__", "__matmul__"),
+    *("__radd__", "__rsub__", "__rmul__", "__rtruediv__", "__rfloordiv__", "__rmod__", "__rpow__", "__rmatmul__"),
+):
+    setattr(PackedWeight, _name, _operator(_name))
 
 
 def _as_values(leaf: Any) -> Any:
