@@ -10,6 +10,7 @@ from subbyte.errors import (
     CheckpointError,
     ConfigError,
     DataTypeError,
+    KernelError,
     ModelError,
     SubbyteError,
     UnseenOpError,
@@ -32,6 +33,6 @@ __all__ = [
     "Scheme", "register_algorithm", "register_scheme",
     # errors
     "SubbyteError", "CalibrationError", "CapabilityError", "CheckpointError", "ConfigError", "DataTypeError",
-    "ModelError", "UnseenOpError",
+    "KernelError", "ModelError", "UnseenOpError",
 ]  # fmt: skip
 __version__ = "0.1.0"

@@ -41,6 +41,10 @@ class CheckpointError(SubbyteError):
     """A checkpoint that is damaged, of another version, or of another model."""
 
 
+class KernelError(SubbyteError, RuntimeError):
+    """Arguments that an operator cannot work on, or native kernels that cannot be used."""
+
+
 def nearest(word: str, allowed: Iterable[str]) -> str:
     """The hint of an error message: `; did you mean 'X'?`, or nothing when no spelling is near."""
     choices = [str(choice) for choice in allowed]

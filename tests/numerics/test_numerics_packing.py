@@ -47,15 +47,6 @@ def test_every_code_of_every_width(bits: int, signed: bool) -> None:
     assert torch.equal(unpack(pack(codes, bits), bits, len(codes), signed=signed).long(), codes)
 
 
-@pytest.mark.parametrize("bits", range(1, 9))
-def test_the_stream_does_not_depend_on_the_piece_size(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    codes = torch.randint(0, 1 << bits, (1003,), dtype=torch.uint8)
-    whole = pack(codes, bits)
-    monkeypatch.setattr("subbyte.numerics.packing._CHUNK", 64)
-    assert torch.equal(pack(codes, bits), whole)
-    assert torch.equal(unpack(whole, bits, len(codes), signed=False), codes)
-
-
 def test_any_shape_and_memory_format_is_packed_row_major() -> None:
     codes = torch.randint(-8, 8, (2, 3, 4, 5), dtype=torch.int8)
     expected = pack(codes.flatten(), 4)

@@ -11,6 +11,7 @@ from subbyte.cli.command import Application, Command
 from subbyte.cli.console import out
 from subbyte.cli.demo import run_demo
 from subbyte.cli.dtype_table import dtype_table
+from subbyte.cli.kernel_table import kernel_table
 from subbyte.cli.quantize import quantize_recipe
 from subbyte.export.checkpoint import read_report
 from subbyte.export.json_text import json_text
@@ -94,6 +95,15 @@ def dtypes(
 ) -> None:  # fmt: skip
     """List the data types and their values."""
     out().print(dtype_table(capability))
+
+
+@app.command("kernels", cls=Command)
+def kernels() -> None:
+    """List the kernels, and which of them this machine uses.
+
+    SUBBYTE_ISA=scalar, avx2, avx512, neon or torch forces one.
+    """
+    out().print(kernel_table())
 
 
 @capability_app.command("check", cls=Command)

@@ -7,14 +7,9 @@ import torch
 from torch import Tensor
 
 from subbyte.errors import ConfigError
+from subbyte.kernels.packing import packed_size
 
-# Codes worked on at once: bounds temporary memory to a few tens of megabytes.
-_CHUNK = 1 << 21
-
-
-def packed_size(count: int, bits: int) -> int:
-    """Bytes that `count` codes of `bits` bits take."""
-    return (count * bits + 7) // 8
+__all__ = ["pack", "packed_size", "unpack"]
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
@@ -31,16 +26,12 @@ def pack(codes: Tensor, bits: int) -> Tensor:
         ConfigError: a code does not fit.
     """
     _check_bits(bits)
-    flat = codes.reshape(-1)
-    packed = torch.empty(packed_size(flat.numel(), bits), dtype=torch.uint8, device=codes.device)
-    for start in range(0, flat.numel(), _CHUNK):
-        chunk = flat[start : start + _CHUNK]
-        low, high = torch.aminmax(chunk)
+    if codes.numel():
+        low, high = torch.aminmax(codes)
         if int(low) < -(1 << (bits - 1)) or int(high) >= 1 << bits:
             raise ConfigError(f"codes {int(low)}..{int(high)} do not fit in {bits} bits")
-        first = start * bits // 8
-        piece = _pack_chunk(chunk, bits)
-        packed[first : first + piece.numel()] = piece
+    narrow = codes if codes.dtype in (torch.uint8, torch.int8) else codes.to(torch.int16).to(torch.uint8)
+    packed: Tensor = torch.ops.subbyte.pack_codes(narrow, bits)
     return packed
 
 
@@ -66,46 +57,10 @@ def unpack(packed: Tensor, bits: int, count: int, *, signed: bool) -> Tensor:
         raise ConfigError(
             f"{count} codes of {bits} bits take {packed_size(count, bits)} bytes; there are {packed.numel()}"
         )
-    codes = torch.empty(count, dtype=torch.uint8, device=packed.device)
-    for start in range(0, count, _CHUNK):
-        size = min(_CHUNK, count - start)
-        first = start * bits // 8
-        codes[start : start + size] = _unpack_chunk(packed[first : first + packed_size(size, bits)], bits, size)
-    if not signed:
-        return codes
-    shift = 8 - bits
-    return (codes << shift).view(torch.int8) >> shift
+    codes: Tensor = torch.ops.subbyte.unpack_codes(packed, bits, count, signed)
+    return codes
 
 
 def _check_bits(bits: int) -> None:
     if not 1 <= bits <= 8:
         raise ConfigError(f"codes take 1..8 bits, not {bits}")
-
-
-def _pack_chunk(chunk: Tensor, bits: int) -> Tensor:
-    """Eight codes make `bits` bytes: gather them in one 64-bit word, then cut the word into bytes."""
-    unsigned = chunk.to(torch.uint8) if bits == 8 else chunk.to(torch.uint8) & ((1 << bits) - 1)
-    if bits == 8:
-        return unsigned
-    padded = torch.nn.functional.pad(unsigned, (0, -chunk.numel() % 8)).view(-1, 8)
-    word = padded[:, 0].long()
-    for index in range(1, 8):
-        word |= padded[:, index].long() << (index * bits)
-    stream = torch.empty(word.numel(), bits, dtype=torch.uint8, device=chunk.device)
-    for index in range(bits):
-        stream[:, index] = ((word >> (8 * index)) & 0xFF).to(torch.uint8)
-    return stream.view(-1)[: packed_size(chunk.numel(), bits)]
-
-
-def _unpack_chunk(stream: Tensor, bits: int, count: int) -> Tensor:
-    if bits == 8:
-        return stream
-    padded = torch.nn.functional.pad(stream, (0, -stream.numel() % bits)).view(-1, bits)
-    word = padded[:, 0].long()
-    for index in range(1, bits):
-        word |= padded[:, index].long() << (8 * index)
-    codes = torch.empty(word.numel(), 8, dtype=torch.uint8, device=stream.device)
-    mask = (1 << bits) - 1
-    for index in range(8):
-        codes[:, index] = ((word >> (index * bits)) & mask).to(torch.uint8)
-    return codes.view(-1)[:count]

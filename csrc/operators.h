@@ -1,0 +1,19 @@
+// The operators' implementations for the CPU, as boxed kernels, and their schemas.
+#pragma once
+
+#include <vector>
+
+#include "torch_api.h"
+
+namespace subbyte {
+
+struct Operator {
+  const char* name;
+  const char* schema;
+  BoxedKernel kernel;
+};
+
+// One list for each file of operators.
+std::vector<Operator> packing_operators();
+
+}  // namespace subbyte

@@ -1,0 +1,63 @@
+// The library's entry points, called by Python or by a C++ program once libtorch is loaded.
+#include <exception>
+#include <string>
+
+#include "isa.h"
+#include "operators.h"
+#include "torch_api.h"
+
+namespace {
+
+void register_all() {
+  using namespace subbyte;
+  const TorchApi& api = torch_api();
+  chosen_isa();
+  LibraryHandle definitions = nullptr, implementations = nullptr;  // kept for as long as the process lives
+  check(api.library_init_fragment("subbyte", __FILE__, __LINE__, &definitions), "library_init_fragment");
+  check(api.library_init_impl("subbyte", "CPU", __FILE__, __LINE__, &implementations), "library_init_impl");
+  for (const Operator& each : packing_operators()) {
+    check(api.library_def(definitions, each.schema), "library_def");
+    check(api.library_impl(implementations, each.name, each.kernel), "library_impl");
+  }
+}
+
+std::string described() {
+  std::string lines;
+  for (const subbyte::Isa& isa : subbyte::isas()) {
+    const bool chosen = &isa == &subbyte::chosen_isa();
+    lines += isa.name + "\t" + isa.needs + "\t" + (isa.available ? "yes" : "no") + "\t" + (chosen ? "yes" : "no") + "\n";
+  }
+  return lines;
+}
+
+template <typename Work>
+const char* problem_of(const Work& work) {
+  static thread_local std::string problem;
+  try {
+    work();
+    return nullptr;
+  } catch (const std::exception& error) {
+    problem = error.what();
+    return problem.c_str();
+  }
+}
+
+}  // namespace
+
+#define SUBBYTE_EXPORT extern "C" __attribute__((visibility("default")))
+
+// Defines the operators of `subbyte` and registers them for the CPU; nullptr, or what went wrong.
+SUBBYTE_EXPORT const char* subbyte_register() { return problem_of(register_all); }
+
+// Uses the kernels of this instruction set from now on ("": the widest); nullptr, or what went wrong.
+SUBBYTE_EXPORT const char* subbyte_use_isa(const char* name) {
+  return problem_of([name] { subbyte::use_isa(name); });
+}
+
+// For each instruction set of this build a line: name, what it needs, whether the CPU has it, whether it is used.
+// To be asked after subbyte_register; until the next call of it from the same thread.
+SUBBYTE_EXPORT const char* subbyte_isas() {
+  static thread_local std::string lines;
+  lines = described();
+  return lines.c_str();
+}

@@ -1,0 +1,77 @@
+#include "tensor.h"
+
+#include <utility>
+
+namespace subbyte {
+
+Tensor Tensor::empty(const std::vector<std::int64_t>& sizes, std::int32_t dtype) {
+  std::vector<std::int64_t> strides(sizes.size(), 1);
+  for (std::size_t axis = sizes.size(); axis-- > 1;) {
+    strides[axis - 1] = strides[axis] * sizes[axis];
+  }
+  const TorchApi& api = torch_api();
+  TensorHandle handle = nullptr;
+  check(api.empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides.data(), dtype,
+                          api.device_type_cpu(), 0, &handle),
+        "empty_strided");
+  return Tensor(handle);
+}
+
+Tensor::~Tensor() {
+  if (handle_ != nullptr) {
+    torch_api().delete_tensor(handle_);
+  }
+}
+
+std::vector<std::int64_t> Tensor::sizes() const {
+  std::int64_t dim = 0;
+  std::int64_t* sizes = nullptr;
+  check(torch_api().dim(handle_, &dim), "get_dim");
+  check(torch_api().sizes(handle_, &sizes), "get_sizes");
+  return std::vector<std::int64_t>(sizes, sizes + dim);
+}
+
+std::int64_t Tensor::count() const {
+  std::int64_t product = 1;
+  for (const std::int64_t size : sizes()) {
+    product *= size;
+  }
+  return product;
+}
+
+std::int32_t Tensor::dtype() const {
+  std::int32_t dtype = 0;
+  check(torch_api().dtype(handle_, &dtype), "get_dtype");
+  return dtype;
+}
+
+bool Tensor::on_cpu() const {
+  std::int32_t type = 0;
+  check(torch_api().device_type(handle_, &type), "get_device_type");
+  return type == torch_api().device_type_cpu();
+}
+
+Tensor Tensor::contiguous() && {
+  bool is_contiguous = false;
+  check(torch_api().is_contiguous(handle_, &is_contiguous), "is_contiguous");
+  if (is_contiguous) {
+    return std::move(*this);
+  }
+  Tensor copy = Tensor::empty(sizes(), dtype());
+  check(torch_api().copy(copy.handle_, handle_, 0), "copy_");
+  return copy;
+}
+
+StackValue Tensor::to_stack() && {
+  const TensorHandle handle = handle_;
+  handle_ = nullptr;
+  return reinterpret_cast<StackValue>(handle);
+}
+
+void* Tensor::pointer() const {
+  void* data = nullptr;
+  check(torch_api().data_pointer(handle_, &data), "get_data_ptr");
+  return data;
+}
+
+}  // namespace subbyte

@@ -1,0 +1,46 @@
+// A tensor of PyTorch, owned.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "torch_api.h"
+
+namespace subbyte {
+
+class Tensor {
+ public:
+  // Takes over what an argument of a boxed kernel holds.
+  static Tensor from_stack(StackValue value) { return Tensor(reinterpret_cast<TensorHandle>(value)); }
+  static Tensor empty(const std::vector<std::int64_t>& sizes, std::int32_t dtype);
+
+  Tensor(Tensor&& other) noexcept : handle_(other.handle_) { other.handle_ = nullptr; }
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+  Tensor& operator=(Tensor&&) = delete;
+  ~Tensor();
+
+  std::vector<std::int64_t> sizes() const;
+  std::int64_t count() const;
+  std::int32_t dtype() const;
+  bool on_cpu() const;
+
+  // This tensor, or a copy in row-major order.
+  Tensor contiguous() &&;
+
+  template <typename T>
+  T* data() const {
+    return static_cast<T*>(pointer());
+  }
+
+  // Gives the tensor up, as the result of a boxed kernel.
+  StackValue to_stack() &&;
+
+ private:
+  explicit Tensor(TensorHandle handle) : handle_(handle) {}
+  void* pointer() const;
+
+  TensorHandle handle_;
+};
+
+}  // namespace subbyte

@@ -1,0 +1,11 @@
+"""Kernels: the `torch.ops.subbyte` operators, native where the package was built with a compiler.
+
+Importing this defines them. What the native library implements runs there on CPU tensors; everything else, and other
+devices, runs the PyTorch implementations beside each operator, which compute the same.
+"""
+
+from subbyte.kernels import packing  # noqa: F401  (defines its operators)
+from subbyte.kernels.isa import Isa, isas, use_isa
+from subbyte.kernels.library import Library, library
+
+__all__ = ["Isa", "Library", "isas", "library", "use_isa"]
