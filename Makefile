@@ -2,6 +2,7 @@
 # make demo    the main job on real images
 # make test    the tests; make test-all adds the slow ones
 # make lint    style and types
+# make sanitize  the native kernels' tests under AddressSanitizer and UndefinedBehaviorSanitizer
 # make bench   the benchmarks
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all lint bench
+.PHONY: setup demo test test-all lint bench sanitize
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -43,3 +44,10 @@ lint: setup
 
 bench: setup
 	@set -e; for script in $(shell grep -l __main__ benchmarks/*.py); do echo "== $$script"; $(RUN) "$$script"; done
+
+# Python itself is not built for it, so the sanitizer's library is loaded before it.
+sanitize: setup
+	cmake -S . -B build/sanitize -DSUBBYTE_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo
+	cmake --build build/sanitize
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+		ASAN_OPTIONS=detect_leaks=0 SUBBYTE_KERNELS=build/sanitize $(RUN) -m pytest -p no:xdist tests/kernels

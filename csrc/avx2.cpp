@@ -23,11 +23,11 @@ uint64_t load_low(const uint8_t* from, int64_t bytes) {
   return word;
 }
 
-uint64_t load_word(const uint8_t* from) { return *reinterpret_cast<const long long __attribute__((aligned(1), may_alias))*>(from); }
+typedef uint64_t UnalignedWord __attribute__((aligned(1), may_alias));
 
-void store_word(uint8_t* to, uint64_t word) {
-  *reinterpret_cast<long long __attribute__((aligned(1), may_alias))*>(to) = static_cast<long long>(word);
-}
+uint64_t load_word(const uint8_t* from) { return *reinterpret_cast<const UnalignedWord*>(from); }
+
+void store_word(uint8_t* to, uint64_t word) { *reinterpret_cast<UnalignedWord*>(to) = word; }
 
 int64_t packed_size(int64_t count, int bits) { return (count * bits + 7) / 8; }
 

@@ -50,7 +50,9 @@ def library() -> Library:
 
 
 def _folders() -> list[Path]:
-    # An editable installation keeps what was compiled apart from the source.
+    # An editable installation keeps what was compiled apart from the source. SUBBYTE_KERNELS: of another build.
+    if "SUBBYTE_KERNELS" in os.environ:
+        return [Path(os.environ["SUBBYTE_KERNELS"])]
     return [Path(folder) for folder in sys.modules[__package__].__path__]
 
 
