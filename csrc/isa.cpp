@@ -13,8 +13,8 @@ std::vector<Isa> list() {
   found.push_back({"avx2", "avx2 bmi2 fma", avx2, &avx2_kernels});
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vbmi");
-  found.push_back({"avx512", "avx512f avx512bw avx512vl avx512dq avx512_vbmi", avx512, &avx512_kernels});
+                      __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+  found.push_back({"avx512", "avx512f avx512bw avx512vl avx512dq avx512_vbmi avx512_vnni", avx512, &avx512_kernels});
 #endif
 #ifdef SUBBYTE_ARM
   found.push_back({"neon", "asimd", true, &neon_kernels});  // every 64-bit ARM has it

@@ -22,6 +22,7 @@ void sign_pack(const float* x, int64_t count, uint8_t* packed) {
 
 }  // namespace
 
-const Kernels neon_kernels = {reference_kernels.pack, reference_kernels.unpack, sign_pack};
+const Kernels neon_kernels = {reference_kernels.pack, reference_kernels.unpack, sign_pack, reference_kernels.quantize,
+                              reference_kernels.linear};
 
 }  // namespace subbyte

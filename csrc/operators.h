@@ -15,5 +15,6 @@ struct Operator {
 
 // One list for each file of operators.
 std::vector<Operator> packing_operators();
+std::vector<Operator> linear_operators();
 
 }  // namespace subbyte

@@ -1,10 +1,10 @@
 // pack_codes, unpack_codes and sign_pack: what they accept, and the work cut into pieces for threads.
-#include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "isa.h"
 #include "operators.h"
+#include "require.h"
 #include "tensor.h"
 
 namespace subbyte {
@@ -12,12 +12,6 @@ namespace {
 
 // Codes that one thread takes at least; a multiple of 8, so that each piece begins on a byte.
 constexpr std::int64_t kGrain = 1 << 15;
-
-void require(bool holds, const std::string& message) {
-  if (!holds) {
-    throw std::runtime_error(message);
-  }
-}
 
 void check_bits(std::int64_t bits) {
   require(bits >= 1 && bits <= 8, "codes take 1..8 bits, not " + std::to_string(bits));

@@ -35,6 +35,7 @@ struct TorchApi {
   Status (*parallel_for)(std::int64_t begin, std::int64_t end, std::int64_t grain, RangeFunction, void* context);
   std::int32_t (*dtype_uint8)();
   std::int32_t (*dtype_int8)();
+  std::int32_t (*dtype_int32)();
   std::int32_t (*dtype_float32)();
   std::int32_t (*device_type_cpu)();
 };

@@ -18,6 +18,18 @@ def packed_size(count: int, bits: int) -> int:
     return (count * bits + 7) // 8
 
 
+def pack_codes(codes: Tensor, bits: int) -> Tensor:
+    """Codes (uint8 or int8, any shape, row-major) as a dense stream; what lies above `bits` bits is cut off."""
+    packed: Tensor = torch.ops.subbyte.pack_codes(codes, bits)
+    return packed
+
+
+def unpack_codes(packed: Tensor, bits: int, count: int, signed: bool) -> Tensor:
+    """The first `count` codes of a stream: int8 if signed, else uint8."""
+    codes: Tensor = torch.ops.subbyte.unpack_codes(packed, bits, count, signed)
+    return codes
+
+
 def _pack_codes(codes: Tensor, bits: int) -> Tensor:
     _check(1 <= bits <= 8, f"codes take 1..8 bits, not {bits}")
     _check(codes.dtype in (torch.uint8, torch.int8), "pack_codes: codes must be uint8 or int8")

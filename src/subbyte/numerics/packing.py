@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from subbyte.errors import ConfigError
-from subbyte.kernels.packing import packed_size
+from subbyte.kernels.packing import pack_codes, packed_size, unpack_codes
 
 __all__ = ["pack", "packed_size", "unpack"]
 
@@ -31,8 +31,7 @@ def pack(codes: Tensor, bits: int) -> Tensor:
         if int(low) < -(1 << (bits - 1)) or int(high) >= 1 << bits:
             raise ConfigError(f"codes {int(low)}..{int(high)} do not fit in {bits} bits")
     narrow = codes if codes.dtype in (torch.uint8, torch.int8) else codes.to(torch.int16).to(torch.uint8)
-    packed: Tensor = torch.ops.subbyte.pack_codes(narrow, bits)
-    return packed
+    return pack_codes(narrow, bits)
 
 
 def unpack(packed: Tensor, bits: int, count: int, *, signed: bool) -> Tensor:
@@ -57,8 +56,7 @@ def unpack(packed: Tensor, bits: int, count: int, *, signed: bool) -> Tensor:
         raise ConfigError(
             f"{count} codes of {bits} bits take {packed_size(count, bits)} bytes; there are {packed.numel()}"
         )
-    codes: Tensor = torch.ops.subbyte.unpack_codes(packed, bits, count, signed)
-    return codes
+    return unpack_codes(packed, bits, count, signed)
 
 
 def _check_bits(bits: int) -> None:

@@ -1,0 +1,168 @@
+"""linear_codes: a linear layer on packed weight codes and quantized rows, exact in integers.
+
+`y[m, n] = sum over groups g of float(t) * (x_scale * w_scale[n, g]) (+ bias[n])`, where
+`t = sum over k in g of (x[m, k] - x_zero)(w[n, k] - w_zero[n, g])` is exact, groups are added in order, and every
+product and sum of floats is rounded by itself.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from subbyte.errors import KernelError
+from subbyte.kernels.operator import define
+from subbyte.kernels.packing import pack_codes, unpack_codes
+
+PANEL = 16  # outputs side by side
+STEP = 4  # neighbouring inputs of each
+
+
+@dataclass(frozen=True)
+class LinearWeight:
+    """A weight as `linear_codes` takes it: panels of codes, and what the sums need.
+
+    Args:
+        packed: uint8, one axis: for each panel of 16 outputs, for each step of 4 inputs, 64 codes of `bits` bits.
+        scale, zero_point, sums: [panels, groups, 16]; fp32, int32, int32.
+        bits: of a code.
+        outputs: rows of the weight.
+        group_size: inputs that share a scale.
+    """
+
+    packed: Tensor
+    scale: Tensor
+    zero_point: Tensor
+    sums: Tensor
+    bits: int
+    outputs: int
+    group_size: int
+
+    @classmethod
+    def of(cls, codes: Tensor, scale: Tensor, zero_point: Tensor, bits: int, group_size: int) -> "LinearWeight":
+        """Lay a weight out in panels.
+
+        Args:
+            codes: uint8 [outputs, inputs], unsigned.
+            scale: fp32 [outputs, groups].
+            zero_point: int32 [outputs, groups], in the domain of `codes`.
+            bits: of a code.
+            group_size: inputs that share a scale; the last group may be shorter.
+
+        Raises:
+            KernelError: the shapes do not fit each other, or a code takes more bits.
+        """
+        outputs, inputs = codes.shape
+        groups = -(-inputs // group_size)
+        if scale.shape != (outputs, groups) or zero_point.shape != (outputs, groups):
+            raise KernelError(f"a weight of shape {tuple(codes.shape)} takes scales of shape {(outputs, groups)}")
+        if codes.numel() and int(codes.max()) >> bits:
+            raise KernelError(f"code {int(codes.max())} takes more than {bits} bits")
+        pieces = [_filled(piece, STEP) for piece in codes.split(group_size, 1)]
+        sums = torch.stack([piece.sum(1, dtype=torch.int32) for piece in pieces], 1)
+        whole = torch.cat(pieces, 1)
+        rows = torch.nn.functional.pad(whole, (0, 0, 0, -outputs % PANEL))
+        panels = rows.view(-1, PANEL, whole.shape[1] // STEP, STEP).transpose(1, 2)
+        parameters = (_in_panels(x) for x in (scale.float(), zero_point.int(), sums))
+        return cls(pack_codes(panels, bits), *parameters, bits, outputs, group_size)
+
+
+def _filled(x: Tensor, multiple: int) -> Tensor:
+    return torch.nn.functional.pad(x, (0, -x.shape[1] % multiple))
+
+
+def _in_panels(x: Tensor) -> Tensor:
+    """[outputs, groups] as [panels, groups, 16]."""
+    padded = torch.nn.functional.pad(x, (0, 0, 0, -x.shape[0] % PANEL))
+    return padded.view(-1, PANEL, x.shape[1]).transpose(1, 2).contiguous()
+
+
+def _linear_codes(
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    weight_zero_point: Tensor,
+    weight_sums: Tensor,
+    bias: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor,
+    x_low: int,
+    x_high: int,
+    bits: int,
+    outputs: int,
+    group_size: int,
+) -> Tensor:
+    _check(x, weight_scale, x_scale, outputs, group_size)
+    zero = x_zero_point.item()
+    # A NaN has no code; it stays one, and makes its row NaN.
+    grid = torch.clamp(torch.round(x / x_scale) + zero, x_low, x_high).double() - zero
+    sizes = [min(group_size, x.shape[1] - first) for first in range(0, x.shape[1], group_size)]
+    steps = sum(-(-size // STEP) for size in sizes)
+    panels = unpack_codes(weight, bits, weight_scale.shape[0] * steps * PANEL * STEP, False)
+    codes = panels.view(-1, steps, PANEL, STEP).transpose(1, 2).reshape(-1, steps * STEP)[:outputs].double()
+    y = x.new_zeros(())
+    first_step = 0
+    for group, piece in enumerate(grid.split(group_size, 1)):
+        columns = codes[:, STEP * first_step : STEP * first_step + sizes[group]]
+        first_step += -(-sizes[group] // STEP)
+        w_zero = weight_zero_point[:, group].reshape(-1)[:outputs].double()
+        scale = x_scale * weight_scale[:, group].reshape(-1)[:outputs]
+        term = (piece @ (columns - w_zero[:, None]).T).float() * scale
+        y = term if group == 0 else y + term
+    return y + bias[:outputs] if bias.numel() else y
+
+
+def _check(x: Tensor, weight_scale: Tensor, x_scale: Tensor, outputs: int, group_size: int) -> None:
+    if x.ndim != 2 or x.dtype != torch.float32:
+        raise KernelError("linear_codes: x must be float32, of rows and columns")
+    if x.shape[1] == 0 or outputs <= 0:
+        raise KernelError("linear_codes: a layer has inputs and outputs")
+    if group_size <= 0 or weight_scale.shape[:2] != (-(-outputs // PANEL), -(-x.shape[1] // group_size)):
+        raise KernelError("linear_codes: the weight's scale does not fit x")
+    if not bool((x_scale > 0) & x_scale.isfinite()):
+        raise KernelError("linear_codes: the scale of x is no positive number")
+
+
+def linear_codes(
+    x: Tensor, weight: LinearWeight, bias: Tensor, x_scale: Tensor, x_zero_point: Tensor, x_low: int, x_high: int
+) -> Tensor:
+    """Quantize the rows of x and multiply them with a weight.
+
+    Args:
+        x: fp32 [rows, inputs].
+        weight: laid out.
+        bias: fp32 [outputs filled up to whole panels], or empty.
+        x_scale, x_zero_point: fp32 and int32, one element each.
+        x_low, x_high: the codes of x.
+
+    Returns:
+        fp32 [rows, outputs].
+
+    Raises:
+        RuntimeError: something does not fit.
+    """
+    y: Tensor = torch.ops.subbyte.linear_codes(
+        x,
+        weight.packed,
+        weight.scale,
+        weight.zero_point,
+        weight.sums,
+        bias,
+        x_scale,
+        x_zero_point,
+        x_low,
+        x_high,
+        weight.bits,
+        weight.outputs,
+        weight.group_size,
+    )
+    return y
+
+
+define(
+    "linear_codes(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor weight_sums, "
+    "Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, int outputs, "
+    "int group_size) -> Tensor",
+    _linear_codes,
+    lambda x, *arguments: x.new_empty(x.shape[0], arguments[-2]),
+)
