@@ -46,6 +46,18 @@ def test_seed_example_as_printed() -> None:
         assert weight.codes.int().max() < 2 ** (bits - 1)
 
 
+def test_fit_takes_a_tensor_as_one_batch(model: nn.Module, images: torch.Tensor) -> None:
+    config = PostTrainingQuantConfig(precision="w4a4")
+    expected = subbyte.quantize(model, config, images)(images)
+    assert torch.equal(quantization.fit(model, config, images)(images), expected)
+    # The rows of one without a batch axis are no batches either: two of them are no (input, label) pair.
+    line, pair = nn.Sequential(nn.Linear(4, 4)), seeded((2, 4))
+    assert torch.equal(quantization.fit(line, config, pair)(pair), subbyte.quantize(line, config, pair)(pair))
+    for wrong in ({"x": images}, 5):
+        with pytest.raises(CalibrationError, match="iterable of batches"):
+            quantization.fit(model, config, wrong)
+
+
 def test_short_way_with_first_last(model: nn.Module, images: torch.Tensor) -> None:
     quantized = subbyte.quantize(model, "w4a8", images, first_last="int8")
     dtypes = _dtypes(quantized)
