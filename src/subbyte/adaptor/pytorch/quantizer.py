@@ -1,5 +1,7 @@
 """The modules that observe and quantize one tensor each."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -154,17 +156,20 @@ class ActivationQuantizer(Quantizer):
         Raises:
             CalibrationError: x is not finite; the message names the op.
         """
-        try:
+        with _naming(self.name):
             self.statistics.observe(x)
-        except CalibrationError as error:
-            raise CalibrationError(f"input of op {self.name!r}: {error}") from None
         self.observed_shape = tuple(x.shape)
 
     def calibrate(self) -> None:
-        """Fix scale and zero point from what was observed; keep none if nothing was."""
+        """Fix scale and zero point from what was observed; keep none if nothing was.
+
+        Raises:
+            CalibrationError: the scale does not fit in its format; the message names the op.
+        """
         if self.statistics.minimum is None:
             return
-        self.set_params(calibrate_statistics(self.statistics, self.spec, self.observed_shape))
+        with _naming(self.name):
+            self.set_params(calibrate_statistics(self.statistics, self.spec, self.observed_shape))
         self.calibrated = True
 
     def measure(self, x: Tensor) -> None:
@@ -230,6 +235,15 @@ class DynamicQuantizer(Quantizer):
 
 
 InputQuantizer = ActivationQuantizer | DynamicQuantizer
+
+
+@contextmanager
+def _naming(op: str) -> Iterator[None]:
+    """Errors of calibration name the op whose input is calibrated."""
+    try:
+        yield
+    except CalibrationError as error:
+        raise CalibrationError(f"input of op {op!r}: {error}") from None
 
 
 def _write(quantizer: Quantizer, name: str, value: Tensor) -> None:
