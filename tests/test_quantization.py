@@ -145,6 +145,14 @@ def test_calibration_sampling_size_limits_the_samples(model: nn.Module) -> None:
     assert len(seen) == 3
 
 
+def test_calibration_sampling_size_cuts_the_last_batch(model: nn.Module) -> None:
+    stream = [seeded((4, 3, 6, 6), seed) * (seed + 1) for seed in range(3)]
+    for size in (1, 4, 6):
+        limited = subbyte.quantize(model, {"precision": "w8a8", "calibration_sampling_size": size}, stream)
+        expected = subbyte.quantize(model, "w8a8", torch.cat(stream)[:size])
+        assert torch.equal(limited(stream[0]), expected(stream[0]))
+
+
 def test_recipes_leave_first_and_last_float(model: nn.Module, images: torch.Tensor) -> None:
     config = PostTrainingQuantConfig(
         recipes={"first_conv_or_matmul_quantization": False, "last_conv_or_matmul_quantization": False}
