@@ -210,6 +210,47 @@ def test_values_that_are_not_finite_name_the_op(model: nn.Module, images: torch.
         subbyte.quantize(model, "w4")
 
 
+class _Moody(nn.Module):
+    """Raises what it is told to, from the second batch on."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.error = error
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) == 2:
+            raise self.error
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("config", ["w4a4", "w4a4:dynamic", "w4"])
+@pytest.mark.parametrize(
+    "error", [AssertionError("odd"), KeyError("odd"), ZeroDivisionError("odd"), NotImplementedError("odd")]
+)
+def test_whatever_forward_raises_names_the_batch(error: Exception, config: str) -> None:
+    model = _Moody(error)
+    for data, index in (([torch.randn(4, 3), torch.randn(2, 3)], 1), (torch.randn(2, 3), 0)):
+        with pytest.raises(CalibrationError, match=rf"batch {index} .*\(2, 3\).*{type(error).__name__}.*odd") as raised:
+            subbyte.quantize(model, config, data)
+        assert type(raised.value.__cause__) is type(error)
+
+
+def test_an_interrupt_passes_through() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        subbyte.quantize(_Moody(KeyboardInterrupt()), "w4a4", [torch.randn(4, 3), torch.randn(2, 3)])
+
+
+def test_a_group_longer_than_the_weight_is_a_channel(model: nn.Module, images: torch.Tensor) -> None:
+    expected = subbyte.quantize(model, "w4a8:g6", images)
+    huge = subbyte.quantize(model, "w4a8:g1000000000000", images)
+    assert torch.equal(huge(images), expected(images))
+    assert huge.subbyte_state.config != expected.subbyte_state.config
+    table, index = nn.Sequential(nn.Embedding(5, 6)), torch.tensor([1, 4])
+    rows = [subbyte.quantize(table, f"w4:g{size}")(index) for size in (6, 1000000000000)]
+    assert torch.equal(*rows)
+
+
 def test_bad_models_are_refused(model: nn.Module, images: torch.Tensor) -> None:
     with pytest.raises(ModelError, match="quantized already"):
         subbyte.quantize(subbyte.quantize(model, "w4a4", images), "w4a4", images)

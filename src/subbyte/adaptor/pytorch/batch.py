@@ -82,11 +82,11 @@ class Batch:
             return model(*self.args, **self.kwargs)
         except SubbyteError:
             raise
-        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except Exception as error:  # whatever the model's own code raises; no interrupt, which is none
             shapes = [tuple(x.shape) for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, Tensor)]
             raise CalibrationError(
-                f"the model does not run on calibration batch {self.index} (tensors of shapes {shapes}): {error}; "
-                "give batches as the model's forward takes them"
+                f"the model does not run on calibration batch {self.index} (tensors of shapes {shapes}): "
+                f"{type(error).__name__}: {error}; give batches as the model's forward takes them"
             ) from error
 
 
