@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.number_format import KeepsFormat
 from subbyte.adaptor.pytorch.phase import Run
-from subbyte.calibration import Distribution, algorithm_of, calibrate_statistics, params_of
+from subbyte.calibration import Distribution, Statistics, algorithm_of, calibrate_statistics, params_of
 from subbyte.errors import CalibrationError, ConfigError, UnseenOpError
 from subbyte.numerics import Affine, Scheme, affine_snap, as_dtype, fake_quantize, scheme_of, sqnr, to_blocks
 from subbyte.spec import QuantParams, TensorSpec
@@ -42,7 +42,6 @@ class Quantizer(KeepsFormat, nn.Module):
         super().__init__()
         self.name = name
         self._take(spec)
-        self.algorithm = algorithm_of(spec)
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("zero_point", torch.zeros((), dtype=torch.int32))
         self.register_buffer("quant_min", torch.tensor(spec.qmin, dtype=torch.int32))
@@ -145,7 +144,7 @@ class ActivationQuantizer(Quantizer):
         super().__init__(name, spec)
         self.run = run
         self.scale.fill_(torch.nan)  # until calibrated; also what a state_dict then tells
-        self.statistics = self.algorithm.statistics(spec)
+        self.statistics: Statistics | None = None  # from the first observation on
         self.calibrated = False
         self.observed_shape: tuple[int, ...] = ()
         self.sqnr: float | None = None
@@ -155,7 +154,10 @@ class ActivationQuantizer(Quantizer):
 
         Raises:
             CalibrationError: x is not finite; the message names the op.
+            ConfigError: the algorithm is unknown.
         """
+        if self.statistics is None:
+            self.statistics = algorithm_of(self.spec).statistics(self.spec)
         with _naming(self.name):
             self.statistics.observe(x)
         self.observed_shape = tuple(x.shape)
@@ -166,7 +168,7 @@ class ActivationQuantizer(Quantizer):
         Raises:
             CalibrationError: the scale does not fit in its format; the message names the op.
         """
-        if self.statistics.minimum is None:
+        if self.statistics is None or self.statistics.minimum is None:
             return
         with _naming(self.name):
             self.set_params(calibrate_statistics(self.statistics, self.spec, self.observed_shape))
@@ -203,10 +205,15 @@ class ActivationQuantizer(Quantizer):
 
 
 class DynamicQuantizer(Quantizer):
-    """A quantizer that takes its range from each tensor as it comes; keeps nothing."""
+    """A quantizer that takes its range from each tensor as it comes; keeps nothing.
+
+    Raises:
+        ConfigError: the algorithm is unknown.
+    """
 
     def __init__(self, name: str, spec: TensorSpec, run: Run) -> None:
         super().__init__(name, spec)
+        algorithm_of(spec)  # every forward will ask for it
         self.run = run
         self.sqnr: float | None = None
 
