@@ -199,11 +199,16 @@ def test_bad_data_is_refused(model: nn.Module, images: torch.Tensor) -> None:
         subbyte.quantize(model, "w4", first_last="int8")
 
 
+@pytest.mark.parametrize("config", ["w4a4", "w4a4:dynamic", "w4", "w4:g2"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_values_that_are_not_finite_name_the_op(model: nn.Module, images: torch.Tensor, value: float) -> None:
-    images[0, 0, 0, 0] = value
-    with pytest.raises(CalibrationError, match="conv1"):
-        subbyte.quantize(model, "w4a4", images)
+def test_values_that_are_not_finite_name_the_op(
+    model: nn.Module, images: torch.Tensor, value: float, config: str
+) -> None:
+    bad = images.clone()
+    bad[0, 0, 0, 0] = value
+    for data in (bad, [images, bad]):
+        with pytest.raises(CalibrationError, match=r"input of op 'conv1.*NaN or infinity"):
+            subbyte.quantize(model, config, data)
     with torch.no_grad():
         model.conv2.weight[0, 0, 0, 0] = value
     with pytest.raises(CalibrationError, match="conv2"):

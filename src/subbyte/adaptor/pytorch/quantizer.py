@@ -204,6 +204,16 @@ class ActivationQuantizer(Quantizer):
             )
 
 
+def check_finite(x: Tensor, op: str) -> None:
+    """Refuse calibration data that gives an op NaN or infinity where no statistics would.
+
+    Raises:
+        CalibrationError: x is not finite.
+    """
+    if not bool(torch.isfinite(x).all()):
+        raise CalibrationError(f"input of op {op!r}: the calibration data gives NaN or infinity here")
+
+
 class DynamicQuantizer(Quantizer):
     """A quantizer that takes its range from each tensor as it comes; keeps nothing.
 
@@ -232,8 +242,14 @@ class DynamicQuantizer(Quantizer):
         return super().forward(x)
 
     def note(self, x: Tensor) -> None:
-        """Nothing is collected; the error is measured as for a static quantizer."""
-        if self.run.phase == "measure" and x.numel():
+        """Nothing is collected; what is not finite is refused, and the error measured, as for a static quantizer.
+
+        Raises:
+            CalibrationError: x is not finite; the message names the op.
+        """
+        if self.run.phase == "observe":
+            check_finite(x, self.name)
+        elif self.run.phase == "measure" and x.numel():
             grid, scale = self.snap(x)
             self.sqnr = sqnr([(x, grid * scale)])
 
