@@ -19,9 +19,13 @@ from typer.testing import CliRunner
 import subbyte
 from networks import ResidualNet, UNet, randomized, seeded, tiny_transformer
 from subbyte import CheckpointError, ModelError
+from subbyte.calibration import Distribution, Histogram, MinMax, Statistics, registry
 from subbyte.cli import main
+from subbyte.dtypes import registry as dtypes_registry
 from subbyte.export import safe_file
 from subbyte.export.checkpoint import read_report
+from subbyte.numerics import scheme_of
+from subbyte.spec import QuantParams, TensorSpec
 
 
 @pytest.fixture
@@ -48,6 +52,61 @@ def test_round_trip_is_exact(tmp_path: Path, images: torch.Tensor, config: str, 
     assert subbyte.summary(loaded).to_dict() == subbyte.summary(quantized).to_dict()
     assert subbyte.explain(loaded, "head" if network is UNet else "conv1")
     assert not loaded.training
+
+
+@pytest.mark.parametrize("kind", [Histogram, MinMax])
+def test_an_algorithm_of_the_users_is_not_needed_to_load(
+    tmp_path: Path, images: torch.Tensor, kind: type[Statistics], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_ALGORITHMS", dict(registry._ALGORITHMS))
+
+    @subbyte.register_algorithm("half_range", kind)
+    def half_range(distribution: Distribution, spec: TensorSpec) -> QuantParams:
+        return scheme_of(spec).from_range(distribution.minimum / 2, distribution.maximum / 2, spec)
+
+    quantized = subbyte.quantize(randomized(ResidualNet()), "w4a8:half_range", images)
+    subbyte.save(quantized, tmp_path / "model.safetensors")
+    del registry._ALGORITHMS["half_range"]
+    loaded = subbyte.load(tmp_path / "model.safetensors", ResidualNet())
+    assert torch.equal(loaded(images), quantized(images))
+    assert subbyte.summary(loaded).to_dict() == subbyte.summary(quantized).to_dict()
+    assert "half_range" in subbyte.summary(loaded).rows[0]["realized"]
+    subbyte.save(loaded, tmp_path / "again.safetensors")
+    assert torch.equal(subbyte.load(tmp_path / "again.safetensors", ResidualNet())(images), quantized(images))
+
+
+class Scores(nn.Module):
+    """A weighted op and a product of two activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x)
+        return y @ y.mT
+
+
+@pytest.mark.parametrize("with_data", [True, False])
+def test_a_type_of_the_users_comes_with_the_checkpoint(
+    tmp_path: Path, with_data: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dtypes_registry, "_REGISTRY", dict(dtypes_registry._REGISTRY))
+    for name, values in (("of_weights", (-1, -0.25, 0, 1)), ("of_products", (-1, -0.5, 0, 0.25))):
+        subbyte.register_dtype(subbyte.DataType(name, values=values))
+    products = {"activation": {"dtype": "of_products"}}
+    config = {"precision": "wof_weightsa8:dynamic", "op_type_dict": {"matmul": products}}
+    x = seeded((4, 8))
+    quantized = subbyte.quantize(randomized(Scores()), config, x if with_data else None)
+    subbyte.save(quantized, tmp_path / "model.safetensors")
+    expected = quantized(x)
+    for name in ("of_weights", "of_products"):
+        del dtypes_registry._REGISTRY[name]
+    loaded = subbyte.load(tmp_path / "model.safetensors", Scores())
+    assert torch.equal(loaded(x), expected)
+    rows = {row["name"]: row for row in subbyte.summary(loaded).rows}
+    assert rows["linear"]["weight_dtype"] == "of_weights"
+    assert rows["matmul"]["activation_dtype"] == "of_products"
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])

@@ -1,12 +1,12 @@
 """The JSON header of a checkpoint: everything of a quantized model that is not a tensor."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from subbyte.adaptor.pytorch.graph import Call, Graph, Op
 from subbyte.adaptor.pytorch.state import QuantizationState
-from subbyte.dtypes import DataType, register_dtype, registered_dtypes
+from subbyte.dtypes import DataType, register_dtype
 from subbyte.errors import CheckpointError, DataTypeError
 from subbyte.spec import OpConfig, OpKey, TuneConfig
 
@@ -21,7 +21,7 @@ def state_header(state: QuantizationState) -> dict[str, Any]:
         "fingerprint": state.fingerprint,
         "float_bytes": state.float_bytes,
         "float_params": state.float_params,
-        "dtypes": _used_dtypes(state.config),
+        "dtypes": _used_dtypes([*state.config.op.values(), *(later or {}).values()]),
         "config": _shared([(key, config.to_dict()) for key, config in state.config.op.items()]),
         "sources": _shared([(key, dict(sources)) for key, sources in state.config.sources.items()]),
         "ops": [_op_values(op) for op in state.graph],
@@ -79,10 +79,9 @@ def _each(shared: Mapping[str, Any]) -> Iterator[tuple[OpKey, dict[str, Any]]]:
         yield (name, op_type), shared["values"][index]
 
 
-def _used_dtypes(config: TuneConfig) -> dict[str, Any]:
-    specs = [spec for op in config.op.values() for spec in (op.weight, op.activation, op.output) if spec is not None]
-    used = {spec.dtype.name for spec in specs}
-    return {name: known.to_dict() for name, known in registered_dtypes().items() if name in used}
+def _used_dtypes(configs: Iterable[OpConfig]) -> dict[str, Any]:
+    specs = [spec for op in configs for spec in (op.weight, op.activation, op.output) if spec is not None]
+    return {spec.dtype.name: spec.dtype.to_dict() for spec in specs}
 
 
 def _op_values(op: Op) -> dict[str, Any]:

@@ -143,6 +143,18 @@ def test_nan_in_a_weight_names_the_op() -> None:
         subbyte.quantize(model, "w4")
 
 
+def test_scales_that_do_not_fit_in_fp16_name_the_op() -> None:
+    model = randomized(ResidualNet())
+    formats = {"int8": {"static": {"Conv2d": {"activation": {"scale_format": ["fp16"]}}}}}
+    capability = subbyte.load_capability({"extends": "pytorch_cpu", "capabilities": formats})
+    with pytest.raises(subbyte.CalibrationError, match=r"input of op 'conv1.*need a scale"):
+        subbyte.quantize(model, "w8a8", X * 1e-9, capability=capability)
+    with torch.no_grad():
+        model.conv2.weight.mul_(1e-9)
+    with pytest.raises(subbyte.CalibrationError, match=r"weight of op 'conv2'.*need a scale"):
+        subbyte.quantize(model, {"op_type_dict": {"Conv2d": {"weight": {"scale_format": "fp16"}}}}, X)
+
+
 def test_data_of_the_wrong_shape_is_one_clear_error() -> None:
     with pytest.raises(subbyte.CalibrationError, match=r"batch 1.*\(2, 4, 7, 6\)"):
         subbyte.quantize(ResidualNet(), "w4a4", [X, seeded((2, 4, 7, 6))])
