@@ -120,6 +120,17 @@ def test_scales_that_their_format_cannot_hold_are_refused(name: str, algorithm: 
         assert 0.1 < (result[2] / x[2]).median() < 10
 
 
+def test_a_small_group_beside_others_becomes_zeros() -> None:
+    x = torch.randn(4, 64)
+    x[1, :16], x[2, :16] = x[1, :16] * 1e-9, 0
+    spec = TensorSpec("int4", granularity="per_group(16)", axis=1, scale_format="fp16")
+    result = quantize_tensor(x, spec).dequantize()
+    assert (result - x).norm(dim=1).amax() < 1
+    assert not result[1:3, :16].any()
+    with pytest.raises(CalibrationError, match="need a scale of"):
+        quantize_tensor(torch.cat([x, x[:1] * 1e-9]), spec)
+
+
 @pytest.mark.parametrize("spec", ["int4", dtype("int4"), {"dtype": "int4"}, None])
 def test_what_is_no_spec(spec: object) -> None:
     with pytest.raises(ConfigError, match=r"as in TensorSpec\('int4'\), not"):

@@ -98,17 +98,26 @@ def _calibrate_piece(x: Tensor, spec: TensorSpec) -> QuantParams:
 
 
 def _fitting_params(distribution: Distribution, spec: TensorSpec, shape: Sequence[int]) -> QuantParams:
-    """`params_of`, refused where a scale had to be changed by more than rounding for its format to hold it.
+    """`params_of`, refused where the values would be lost because the format of scales cannot hold theirs.
+
+    A group that is too small beside others of its row may become zeros: that changes the row by less than the rounding
+    of its largest group does.
 
     Raises:
-        CalibrationError: the values are too small or too large for it.
+        CalibrationError: values are too small or too large for it.
     """
     params = params_of(distribution, spec, shape)
     smallest, largest = scale_limits(spec)
     if not bool(((params.scale <= smallest) | (params.scale >= largest)).any()):
         return params
     needed = params_of(distribution, replace(spec, scale_format="fp32"), shape).scale
-    beyond = needed[(needed < smallest / 2) | (needed > largest)]
+    decisive = needed
+    if spec.granularity.kind == "per_group":
+        decisive = torch.where(needed == 1.0, 0.0, needed).amax(
+            block_axis(spec, len(shape)), keepdim=True
+        )  # 1: of zeros
+    too_small = (decisive > 0) & (decisive < smallest / 2)
+    beyond = needed[(needed > largest) | (too_small & (needed < smallest / 2))]
     if beyond.numel():
         raise CalibrationError(
             f"the values need a scale of {float(beyond[0]):.3g}, and scale_format {spec.scale_format} holds "
