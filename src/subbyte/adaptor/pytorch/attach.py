@@ -181,10 +181,7 @@ def _attach_functions(model: nn.Module, state: QuantizationState) -> None:
 
 
 def _attach_weights_read_by_code(model: nn.Module, state: QuantizationState) -> None:
-    for module in model.modules():
-        if isinstance(module, nn.TransformerEncoderLayer):
-            # Keeps PyTorch from its fused function, which reads the float weights of the layers inside.
-            module.activation_relu_or_gelu = 0
+    _keep_from_fused_functions(model)
     if not isinstance(model, QuantizedModule | FloatModule):
         scope_of(model, state, "")
     weighted = [module for module in model.modules() if isinstance(module, WeightedModule)]
@@ -196,6 +193,15 @@ def _attach_weights_read_by_code(model: nn.Module, state: QuantizationState) -> 
                 "they must have one weight precision; give both the same"
             )
     state.run.read_by_code = list(read)
+
+
+def _keep_from_fused_functions(model: nn.Module) -> None:
+    """Keep PyTorch's transformers from functions that read the float weights of the layers inside."""
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0
+        elif isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False  # made from a padding mask, and only the fused functions take one
 
 
 def _attach_function(model: nn.Module, state: QuantizationState, op: Op) -> None:
