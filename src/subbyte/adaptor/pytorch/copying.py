@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from subbyte.adaptor.pytorch.closures import check_closures
 from subbyte.errors import ModelError
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -18,8 +19,10 @@ def copied(model: Model, memo: dict[int, Any] | None = None) -> Model:
         memo: what stands for objects that are not to be copied, by their `id`.
 
     Raises:
-        ModelError: the model holds something that cannot be copied; the message names it.
+        ModelError: the model holds something that cannot be copied, or a function that would go on using the
+            original; the message names it.
     """
+    check_closures(model)
     try:
         return copy.deepcopy(model, memo)
     except Exception as error:  # a __deepcopy__ of the user's may raise anything
