@@ -11,7 +11,7 @@ from subbyte.adaptor.pytorch.attach import attach
 from subbyte.adaptor.pytorch.call_site import rewritten
 from subbyte.adaptor.pytorch.convert import finish, install
 from subbyte.adaptor.pytorch.copying import copied
-from subbyte.adaptor.pytorch.fingerprint import fingerprint
+from subbyte.adaptor.pytorch.fingerprint import difference, fingerprint
 from subbyte.adaptor.pytorch.float_model import check_float
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
 from subbyte.adaptor.pytorch.prepare import find_later
@@ -64,9 +64,10 @@ def load(path: str | Path, float_model: nn.Module) -> nn.Module:
     check_float(float_model)
     tensors, header = read(path)
     state = state_from(header)
-    if fingerprint(float_model) != state.fingerprint:
+    differs = difference(state.fingerprint, fingerprint(float_model))
+    if differs:
         raise CheckpointError(
-            f"{path} is of another model than this {type(float_model).__name__}: names, types or shapes differ; "
+            f"{path} is of another model than this {type(float_model).__name__}: {differs}; "
             "build the model that was quantized"
         )
     _check_code(float_model, state, path)

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from subbyte.adaptor.pytorch.fingerprint import Fingerprint
 from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.phase import Run
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer, DynamicQuantizer, InputQuantizer
@@ -28,7 +29,7 @@ class QuantizationState(nn.Module):
     """
 
     def __init__(
-        self, config: TuneConfig, graph: Graph, *, float_bytes: int, float_params: int, fingerprint: str
+        self, config: TuneConfig, graph: Graph, *, float_bytes: int, float_params: int, fingerprint: Fingerprint
     ) -> None:
         super().__init__()
         self.config = config
