@@ -196,6 +196,66 @@ def test_where_a_transformer_comes_from_and_what_was_done_with_it_makes_it_no_ot
         assert torch.equal(loaded(tokens)[0], quantized(tokens)[0])
 
 
+class Overlapping(nn.Module):
+    """Has buffers that are parts of another, that overlap with themselves, and that are one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.register_buffer("whole", torch.arange(6.0))
+        self.register_buffer("view", self.whole[2:5])
+        self.register_buffer("part", self.whole.data[1:3])
+        self.register_buffer("folded", self.whole.data.view(2, 3))
+        self.register_buffer("same", self.whole)
+        self.register_buffer("expanded", torch.arange(2.0)[:, None].expand(2, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) + self.whole + self.view.sum() + self.folded.sum() + self.expanded.sum()
+
+
+@pytest.mark.parametrize("config", ["w4", "w4a8"])
+def test_buffers_that_overlap_in_memory(tmp_path: Path, config: str) -> None:
+    model, x = randomized(Overlapping()), seeded((4, 6))
+    quantized = subbyte.quantize(model, config, x)
+    subbyte.save(quantized, tmp_path / "model.safetensors")
+    loaded = subbyte.load(tmp_path / "model.safetensors", model)
+    for name, buffer in model.named_buffers():
+        assert torch.equal(loaded.get_buffer(name), buffer), name
+    with torch.no_grad():
+        assert torch.equal(loaded(x), quantized(x))
+    assert model.expanded.stride() == (1, 0)
+
+
+class Counting(nn.Linear):
+    """Keeps a count as extra state; of the kind that `state` makes of it."""
+
+    state: Callable[[int], Any] = torch.tensor
+    count = 0
+
+    def get_extra_state(self) -> Any:
+        return type(self).state(self.count)
+
+    def set_extra_state(self, state: Any) -> None:
+        self.count = int(state)
+
+
+class CountingByInt(Counting):
+    state = int
+
+
+@pytest.mark.parametrize("wrap", [nn.Sequential, lambda module: module])
+def test_an_extra_state_is_saved_where_it_is_a_tensor(tmp_path: Path, wrap: Callable[[nn.Module], nn.Module]) -> None:
+    model, x, path = Counting(6, 6), seeded((4, 6)), tmp_path / "model.safetensors"
+    model.count = 3
+    quantized = subbyte.quantize(wrap(model), "w4a8", x)
+    model.count = 0
+    subbyte.save(quantized, path)
+    loaded = subbyte.load(path, wrap(model))
+    assert [module.count for module in loaded.modules() if isinstance(module, Counting)] == [3]
+    with pytest.raises(ModelError, match=r"module '0?' has an extra state .* that is a int;.* give it as a tensor"):
+        subbyte.save(subbyte.quantize(wrap(CountingByInt(6, 6)), "w4a8", x), path)
+
+
 def test_a_quantized_model_is_no_float_model(checkpoint: Path, images: torch.Tensor) -> None:
     with pytest.raises(ModelError, match="quantized already"):
         subbyte.load(checkpoint, subbyte.quantize(ResidualNet(), "w4a4", images))

@@ -3,7 +3,8 @@
 import copy
 from typing import Any, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.closures import check_closures
 from subbyte.errors import ModelError
@@ -12,7 +13,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def copied(model: Model, memo: dict[int, Any] | None = None) -> Model:
-    """A deep copy of a model.
+    """A deep copy of a model, in which an expanded buffer (one value that stands for many) can be written to.
 
     Args:
         model: is not changed.
@@ -24,12 +25,27 @@ def copied(model: Model, memo: dict[int, Any] | None = None) -> Model:
     """
     check_closures(model)
     try:
-        return copy.deepcopy(model, memo)
+        copied = copy.deepcopy(model, memo)
     except Exception as error:  # a __deepcopy__ of the user's may raise anything
         raise ModelError(
             f"the model cannot be copied: {_obstacle(model)} stands in the way ({type(error).__name__}: {error}); take "
             "it out before quantizing, or make it copyable"
         ) from error
+    _fill_expanded_buffers(copied)
+    return copied
+
+
+def _fill_expanded_buffers(model: nn.Module) -> None:
+    filled: dict[int, Tensor] = {}
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and _is_expanded(buffer):
+                module._buffers[name] = filled.setdefault(id(buffer), buffer.contiguous())
+
+
+def _is_expanded(tensor: Tensor) -> bool:
+    strided = tensor.layout is torch.strided
+    return strided and any(size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _obstacle(model: nn.Module) -> str:

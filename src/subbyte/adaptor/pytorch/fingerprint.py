@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 Fingerprint = dict[str, dict[str, str]]
 
@@ -32,7 +32,7 @@ def fingerprint(model: nn.Module) -> Fingerprint:
             configs.add(id(config))
             part.update(_config_settings("config", config))
     for name, tensor in model.state_dict().items():
-        if hasattr(tensor, "shape"):
+        if isinstance(tensor, Tensor):  # an extra state is anything
             parts[f"tensor {name!r}"] = {"shape": str(tuple(tensor.shape)), "dtype": str(tensor.dtype)}
     return parts
 
@@ -59,6 +59,8 @@ def _differences(before: Fingerprint, now: Fingerprint) -> Iterator[str]:
 
 def _module_settings(module: nn.Module) -> dict[str, str]:
     settings = {"type": f"{type(module).__qualname__}({module.extra_repr()})"}
+    if type(module).get_extra_state is not nn.Module.get_extra_state:
+        return settings  # its attributes are no settings: they are saved, and loaded
     attributes = vars(module).items()
     return settings | {key: repr(value) for key, value in attributes if _is_setting(key) and _is_plain(value)}
 
