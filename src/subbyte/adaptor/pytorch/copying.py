@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.closures import check_closures
+from subbyte.adaptor.pytorch.compiled import check_uncompiled
 from subbyte.errors import ModelError
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -20,9 +21,10 @@ def copied(model: Model, memo: dict[int, Any] | None = None) -> Model:
         memo: what stands for objects that are not to be copied, by their `id`.
 
     Raises:
-        ModelError: the model holds something that cannot be copied, or a function that would go on using the
-            original; the message names it.
+        ModelError: the model holds something that cannot be copied, that is compiled, or a function that would go
+            on using the original; the message names it.
     """
+    check_uncompiled(model)
     check_closures(model)
     try:
         copied = copy.deepcopy(model, memo)
