@@ -287,6 +287,22 @@ def test_what_is_no_path(images: torch.Tensor, path: object) -> None:
         subbyte.load(path, ResidualNet())
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "loop"])
+def test_a_path_that_can_be_none(tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for call in (
+        lambda: subbyte.save(subbyte.quantize(ResidualNet(), "w4"), tmp_path / name),
+        lambda: subbyte.load(tmp_path / name, ResidualNet()),
+    ):
+        with pytest.raises(CheckpointError, match=f"{re.escape(repr(name)[1:-1])}' names no file that can be"):
+            call()
+
+
+def test_a_name_of_the_greatest_length(tmp_path: Path) -> None:
+    subbyte.save(subbyte.quantize(ResidualNet(), "w4"), tmp_path / ("x" * 255))
+    assert [path.name for path in tmp_path.iterdir()] == ["x" * 255]
+
+
 def test_a_folder(tmp_path: Path, images: torch.Tensor) -> None:
     with pytest.raises(CheckpointError, match="is a folder; name a file in it"):
         subbyte.save(subbyte.quantize(ResidualNet(), "w4a4", images), tmp_path)
