@@ -342,6 +342,23 @@ def test_an_interrupted_save_keeps_the_old_file(
     assert list(checkpoint.parent.iterdir()) == [checkpoint]
 
 
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_stays_a_link(tmp_path: Path, images: torch.Tensor, exists: bool) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    link, target = tmp_path / "here" / "latest", tmp_path / "there" / "model.safetensors"
+    link.symlink_to("../there/model.safetensors")
+    quantized = subbyte.quantize(randomized(ResidualNet()), "w4a8", images)
+    if exists:
+        target.write_text("an older one")
+    subbyte.save(quantized, link)
+    assert link.is_symlink()
+    assert not target.is_symlink()
+    assert torch.equal(subbyte.load(target, ResidualNet())(images), quantized(images))
+    assert torch.equal(subbyte.load(link, ResidualNet())(images), quantized(images))
+    assert [list(folder.iterdir()) for folder in (link.parent, target.parent)] == [[link], [target]]
+
+
 def test_a_folder_that_is_not_there(tmp_path: Path, images: torch.Tensor) -> None:
     with pytest.raises(CheckpointError, match="cannot write"):
         subbyte.save(subbyte.quantize(ResidualNet(), "w4a4", images), tmp_path / "no" / "model.safetensors")

@@ -22,15 +22,17 @@ _HEADER, _DIGEST = "subbyte", "sha256"
 def write(path: str | Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     """Write tensors and header to `path`, atomically: the old file stays until the new one is complete.
 
+    A symbolic link stays one: what it points to is written.
+
     Raises:
         CheckpointError: the file cannot be written.
     """
-    path = _checked(path)
+    target = _checked(path).resolve()
     text = json_text(header, sort_keys=True, separators=(",", ":"))
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     metadata = {_HEADER: text, _DIGEST: _digest(text, stored)}
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".subbyte-", suffix=".partial")
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".subbyte-", suffix=".partial")
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {_reason(error)}") from error
     os.close(handle)
@@ -39,7 +41,7 @@ def write(path: str | Path, tensors: dict[str, Tensor], header: dict[str, Any]) 
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
+        os.replace(temporary, target)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot write {path}: {error}") from error
     finally:
