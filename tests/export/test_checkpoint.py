@@ -309,6 +309,8 @@ def test_a_folder(tmp_path: Path, images: torch.Tensor) -> None:
     with pytest.raises(CheckpointError, match="is a folder; name a file in it"):
         subbyte.load(tmp_path, ResidualNet())
     assert not list(tmp_path.iterdir())
+    with pytest.raises(CheckpointError, match=r"\. is a folder"):
+        subbyte.load("", ResidualNet())
 
 
 def test_figures_that_are_not_finite_are_valid_json_and_come_back(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def _checked(path: str | Path) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise CheckpointError(f"the path of a checkpoint is a str or a pathlib.Path, not {path!r}")
+    path = Path(path)
     try:
         if stat.S_ISDIR(os.stat(path).st_mode):
             raise CheckpointError(f"{path} is a folder; name a file in it")
@@ -74,7 +75,7 @@ def _checked(path: str | Path) -> Path:
         pass  # reading and writing say so
     except (OSError, ValueError) as error:  # too long, a link to itself, a NUL in it, a folder that may not be seen
         raise CheckpointError(f"{str(path)!r} names no file that can be read or written: {_reason(error)}") from error
-    return Path(path)
+    return path
 
 
 def _reason(error: OSError | ValueError) -> str:
