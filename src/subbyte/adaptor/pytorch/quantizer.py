@@ -42,7 +42,8 @@ class Quantizer(KeepsFormat, nn.Module):
         super().__init__()
         self.name = name
         self._take(spec)
-        self.register_buffer("scale", torch.ones(()))
+        # Every type is named: none may follow torch.set_default_dtype.
+        self.register_buffer("scale", torch.ones((), dtype=torch.float32))
         self.register_buffer("zero_point", torch.zeros((), dtype=torch.int32))
         self.register_buffer("quant_min", torch.tensor(spec.qmin, dtype=torch.int32))
         self.register_buffer("quant_max", torch.tensor(spec.qmax, dtype=torch.int32))
