@@ -46,6 +46,18 @@ def test_seed_example_as_printed() -> None:
         assert weight.codes.int().max() < 2 ** (bits - 1)
 
 
+def test_fit_takes_a_tensor_as_one_batch(model: nn.Module, images: torch.Tensor) -> None:
+    config = PostTrainingQuantConfig(precision="w4a4")
+    expected = subbyte.quantize(model, config, images)(images)
+    assert torch.equal(quantization.fit(model, config, images)(images), expected)
+    # The rows of one without a batch axis are no batches either: two of them are no (input, label) pair.
+    line, pair = nn.Sequential(nn.Linear(4, 4)), seeded((2, 4))
+    assert torch.equal(quantization.fit(line, config, pair)(pair), subbyte.quantize(line, config, pair)(pair))
+    for wrong in ({"x": images}, 5):
+        with pytest.raises(CalibrationError, match="iterable of batches"):
+            quantization.fit(model, config, wrong)
+
+
 def test_short_way_with_first_last(model: nn.Module, images: torch.Tensor) -> None:
     quantized = subbyte.quantize(model, "w4a8", images, first_last="int8")
     dtypes = _dtypes(quantized)
@@ -133,6 +145,14 @@ def test_calibration_sampling_size_limits_the_samples(model: nn.Module) -> None:
     assert len(seen) == 3
 
 
+def test_calibration_sampling_size_cuts_the_last_batch(model: nn.Module) -> None:
+    stream = [seeded((4, 3, 6, 6), seed) * (seed + 1) for seed in range(3)]
+    for size in (1, 4, 6):
+        limited = subbyte.quantize(model, {"precision": "w8a8", "calibration_sampling_size": size}, stream)
+        expected = subbyte.quantize(model, "w8a8", torch.cat(stream)[:size])
+        assert torch.equal(limited(stream[0]), expected(stream[0]))
+
+
 def test_recipes_leave_first_and_last_float(model: nn.Module, images: torch.Tensor) -> None:
     config = PostTrainingQuantConfig(
         recipes={"first_conv_or_matmul_quantization": False, "last_conv_or_matmul_quantization": False}
@@ -179,15 +199,61 @@ def test_bad_data_is_refused(model: nn.Module, images: torch.Tensor) -> None:
         subbyte.quantize(model, "w4", first_last="int8")
 
 
+@pytest.mark.parametrize("config", ["w4a4", "w4a4:dynamic", "w4", "w4:g2"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_values_that_are_not_finite_name_the_op(model: nn.Module, images: torch.Tensor, value: float) -> None:
-    images[0, 0, 0, 0] = value
-    with pytest.raises(CalibrationError, match="conv1"):
-        subbyte.quantize(model, "w4a4", images)
+def test_values_that_are_not_finite_name_the_op(
+    model: nn.Module, images: torch.Tensor, value: float, config: str
+) -> None:
+    bad = images.clone()
+    bad[0, 0, 0, 0] = value
+    for data in (bad, [images, bad]):
+        with pytest.raises(CalibrationError, match=r"input of op 'conv1.*NaN or infinity"):
+            subbyte.quantize(model, config, data)
     with torch.no_grad():
         model.conv2.weight[0, 0, 0, 0] = value
     with pytest.raises(CalibrationError, match="conv2"):
         subbyte.quantize(model, "w4")
+
+
+class _Moody(nn.Module):
+    """Raises what it is told to, from the second batch on."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.error = error
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) == 2:
+            raise self.error
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("config", ["w4a4", "w4a4:dynamic", "w4"])
+@pytest.mark.parametrize(
+    "error", [AssertionError("odd"), KeyError("odd"), ZeroDivisionError("odd"), NotImplementedError("odd")]
+)
+def test_whatever_forward_raises_names_the_batch(error: Exception, config: str) -> None:
+    model = _Moody(error)
+    for data, index in (([torch.randn(4, 3), torch.randn(2, 3)], 1), (torch.randn(2, 3), 0)):
+        with pytest.raises(CalibrationError, match=rf"batch {index} .*\(2, 3\).*{type(error).__name__}.*odd") as raised:
+            subbyte.quantize(model, config, data)
+        assert type(raised.value.__cause__) is type(error)
+
+
+def test_an_interrupt_passes_through() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        subbyte.quantize(_Moody(KeyboardInterrupt()), "w4a4", [torch.randn(4, 3), torch.randn(2, 3)])
+
+
+def test_a_group_longer_than_the_weight_is_a_channel(model: nn.Module, images: torch.Tensor) -> None:
+    expected = subbyte.quantize(model, "w4a8:g6", images)
+    huge = subbyte.quantize(model, "w4a8:g1000000000000", images)
+    assert torch.equal(huge(images), expected(images))
+    assert huge.subbyte_state.config != expected.subbyte_state.config
+    table, index = nn.Sequential(nn.Embedding(5, 6)), torch.tensor([1, 4])
+    rows = [subbyte.quantize(table, f"w4:g{size}")(index) for size in (6, 1000000000000)]
+    assert torch.equal(*rows)
 
 
 def test_bad_models_are_refused(model: nn.Module, images: torch.Tensor) -> None:

@@ -1,15 +1,15 @@
 """The calls that most people need: quantize, prepare, convert, fit."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
 from subbyte.adaptor.pytorch.convert import convert, packed_weights
 from subbyte.capability import Capability, load_capability
 from subbyte.config import PostTrainingQuantConfig, as_request
-from subbyte.errors import CalibrationError, ConfigError
+from subbyte.errors import ConfigError
 from subbyte.numerics import QuantizedTensor
 
 BUILT_IN = "pytorch_cpu"
@@ -67,7 +67,7 @@ def fit(
     Args:
         model: float; not changed.
         conf: what to do.
-        calib_dataloader: batches as for `quantize`; of an (input, label) pair the label is dropped.
+        calib_dataloader: data as for `quantize`; of an (input, label) pair the label is dropped.
         eval_func: for accuracy-aware tuning, which this version does not have.
         capability: as for `quantize`.
 
@@ -76,8 +76,7 @@ def fit(
     """
     if eval_func is not None:
         raise ConfigError("eval_func asks for accuracy-aware tuning, which is not there yet; leave it out")
-    data = None if calib_dataloader is None else _Inputs(calib_dataloader)
-    return quantize(model, conf, data, capability=capability)
+    return quantize(model, conf, _without_labels(calib_dataloader), capability=capability)
 
 
 def query_fw_capability(model: nn.Module, data: Any = None, *, capability: Any = None) -> dict[str, Any]:
@@ -99,12 +98,16 @@ def _sampling_size(config: Any) -> int | None:
     return max(size) if isinstance(size, list) else size
 
 
+def _without_labels(loader: Any) -> Any:
+    """Data whose batches of two, (input, label), are the input alone; what is no stream of batches is left as it is."""
+    is_stream = isinstance(loader, Iterable) and not isinstance(loader, Tensor | Mapping)
+    return _Inputs(loader) if is_stream else loader
+
+
 class _Inputs:
     """A loader of (input, label) pairs, as batches of inputs."""
 
     def __init__(self, loader: Iterable[Any]) -> None:
-        if not isinstance(loader, Iterable):
-            raise CalibrationError(f"calib_dataloader must be iterable, not a {type(loader).__name__}")
         self.loader = loader
 
     def __iter__(self) -> Iterator[Any]:

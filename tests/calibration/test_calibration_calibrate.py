@@ -1,5 +1,7 @@
 """calibrate_tensor, calibrate_statistics, quantize_tensor: shapes, pieces, refusals."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -86,6 +88,47 @@ def test_other_refusals() -> None:
 def test_what_is_no_tensor_of_numbers_to_quantize(x: object, shown: str) -> None:
     with pytest.raises(ConfigError, match=f"only dense floating-point tensors are quantized, not .*{shown}"):
         quantize_tensor(x, TensorSpec("int4"))
+
+
+@pytest.mark.parametrize("name", ["int8", "int4", "nf4", "bint1"])
+@pytest.mark.parametrize("granularity", ["per_tensor", "per_group(32)"])
+@pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-5])
+def test_small_values_keep_their_precision_with_fp16_scales(name: str, granularity: str, size: float) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(64, 128) * size
+    half = TensorSpec(name, granularity=granularity, scale_format="fp16")
+    errors = [(quantize_tensor(x, s).dequantize() - x).norm() for s in (half, replace(half, scale_format="fp32"))]
+    assert errors[0] <= 1.5 * errors[1]  # a scale may be up to 2^-24 larger
+
+
+@pytest.mark.parametrize("name", ["int8", "nf4", "bint1"])
+@pytest.mark.parametrize("algorithm", ["", "mse"])
+@pytest.mark.parametrize("size", [1e-9, 1e9])
+def test_scales_that_their_format_cannot_hold_are_refused(name: str, algorithm: str, size: float) -> None:
+    x = torch.randn(4, 64)
+    x[2] *= size
+    x[3] = 0  # a scale of 1, whatever its format
+    spec = TensorSpec(name, granularity="per_channel", algorithm=algorithm, scale_format="fp16")
+    with pytest.raises(CalibrationError, match=r"need a scale of .*fp16 holds 5\.96e-08 to 6\.55e\+04; use .*bf16"):
+        quantize_tensor(x, spec)
+    statistics = algorithm_of(spec).statistics(replace(spec, granularity="per_tensor"))
+    statistics.observe(x[2])
+    with pytest.raises(CalibrationError, match="need a scale of"):
+        calibrate_statistics(statistics, replace(spec, granularity="per_tensor"))
+    for wider in ("fp32", "bf16", "pow2"):
+        result = quantize_tensor(x, replace(spec, scale_format=wider)).dequantize()
+        assert 0.1 < (result[2] / x[2]).median() < 10
+
+
+def test_a_small_group_beside_others_becomes_zeros() -> None:
+    x = torch.randn(4, 64)
+    x[1, :16], x[2, :16] = x[1, :16] * 1e-9, 0
+    spec = TensorSpec("int4", granularity="per_group(16)", axis=1, scale_format="fp16")
+    result = quantize_tensor(x, spec).dequantize()
+    assert (result - x).norm(dim=1).amax() < 1
+    assert not result[1:3, :16].any()
+    with pytest.raises(CalibrationError, match="need a scale of"):
+        quantize_tensor(torch.cat([x, x[:1] * 1e-9]), spec)
 
 
 @pytest.mark.parametrize("spec", ["int4", dtype("int4"), {"dtype": "int4"}, None])

@@ -33,13 +33,13 @@ def test_the_table_may_be_of_another_size() -> None:
     assert ours.item() == pytest.approx(alpha(w.numpy()) / 4, rel=1e-5)
 
 
-def test_a_stream_is_as_good_to_a_bin() -> None:
+def test_a_stream_is_as_good_to_the_width_of_its_bins() -> None:
     spec = TensorSpec("ternary")
     statistics = Histogram(spec)
     torch.manual_seed(0)
     x = torch.randn(5000)
     statistics.observe(x)
-    assert calibrate_statistics(statistics, spec).scale.item() == pytest.approx(alpha(x.numpy()), rel=1e-2)
+    assert calibrate_statistics(statistics, spec).scale.item() == pytest.approx(alpha(x.numpy()), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["int2", "bint1", "nf4"])

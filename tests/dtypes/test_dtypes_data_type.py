@@ -68,6 +68,8 @@ def test_floats_pass() -> None:
         ({"values": [1.0, math.inf]}, "finite"),
         ({"values": [1.0, math.nan]}, "finite"),
         ({"values": [1.0, 1e300]}, "finite, in fp32"),
+        ({"values": [-1e-30, 0.0, 1e-30]}, r"largest magnitude is 1e-30.*divide the table by.*2\^-20 to 2\^20"),
+        ({"values": [-1e20, 1.0]}, r"largest magnitude is 1e\+20"),
         ({"values": [1.0, 10**400]}, "must be numbers"),
         ({"values": [1.0, "x"]}, "must be numbers"),
         ({"values": "12"}, "list of numbers"),

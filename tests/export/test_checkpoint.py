@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,9 +20,13 @@ from typer.testing import CliRunner
 import subbyte
 from networks import ResidualNet, UNet, randomized, seeded, tiny_transformer
 from subbyte import CheckpointError, ModelError
+from subbyte.calibration import Distribution, Histogram, MinMax, Statistics, registry
 from subbyte.cli import main
+from subbyte.dtypes import registry as dtypes_registry
 from subbyte.export import safe_file
 from subbyte.export.checkpoint import read_report
+from subbyte.numerics import scheme_of
+from subbyte.spec import QuantParams, TensorSpec
 
 
 @pytest.fixture
@@ -48,6 +53,61 @@ def test_round_trip_is_exact(tmp_path: Path, images: torch.Tensor, config: str, 
     assert subbyte.summary(loaded).to_dict() == subbyte.summary(quantized).to_dict()
     assert subbyte.explain(loaded, "head" if network is UNet else "conv1")
     assert not loaded.training
+
+
+@pytest.mark.parametrize("kind", [Histogram, MinMax])
+def test_an_algorithm_of_the_users_is_not_needed_to_load(
+    tmp_path: Path, images: torch.Tensor, kind: type[Statistics], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_ALGORITHMS", dict(registry._ALGORITHMS))
+
+    @subbyte.register_algorithm("half_range", kind)
+    def half_range(distribution: Distribution, spec: TensorSpec) -> QuantParams:
+        return scheme_of(spec).from_range(distribution.minimum / 2, distribution.maximum / 2, spec)
+
+    quantized = subbyte.quantize(randomized(ResidualNet()), "w4a8:half_range", images)
+    subbyte.save(quantized, tmp_path / "model.safetensors")
+    del registry._ALGORITHMS["half_range"]
+    loaded = subbyte.load(tmp_path / "model.safetensors", ResidualNet())
+    assert torch.equal(loaded(images), quantized(images))
+    assert subbyte.summary(loaded).to_dict() == subbyte.summary(quantized).to_dict()
+    assert "half_range" in subbyte.summary(loaded).rows[0]["realized"]
+    subbyte.save(loaded, tmp_path / "again.safetensors")
+    assert torch.equal(subbyte.load(tmp_path / "again.safetensors", ResidualNet())(images), quantized(images))
+
+
+class Scores(nn.Module):
+    """A weighted op and a product of two activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x)
+        return y @ y.mT
+
+
+@pytest.mark.parametrize("with_data", [True, False])
+def test_a_type_of_the_users_comes_with_the_checkpoint(
+    tmp_path: Path, with_data: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dtypes_registry, "_REGISTRY", dict(dtypes_registry._REGISTRY))
+    for name, values in (("of_weights", (-1, -0.25, 0, 1)), ("of_products", (-1, -0.5, 0, 0.25))):
+        subbyte.register_dtype(subbyte.DataType(name, values=values))
+    products = {"activation": {"dtype": "of_products"}}
+    config = {"precision": "wof_weightsa8:dynamic", "op_type_dict": {"matmul": products}}
+    x = seeded((4, 8))
+    quantized = subbyte.quantize(randomized(Scores()), config, x if with_data else None)
+    subbyte.save(quantized, tmp_path / "model.safetensors")
+    expected = quantized(x)
+    for name in ("of_weights", "of_products"):
+        del dtypes_registry._REGISTRY[name]
+    loaded = subbyte.load(tmp_path / "model.safetensors", Scores())
+    assert torch.equal(loaded(x), expected)
+    rows = {row["name"]: row for row in subbyte.summary(loaded).rows}
+    assert rows["linear"]["weight_dtype"] == "of_weights"
+    assert rows["matmul"]["activation_dtype"] == "of_products"
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
@@ -89,7 +149,7 @@ def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
 def test_no_pickle_and_a_readable_header(checkpoint: Path) -> None:
     with safe_open(str(checkpoint), "pt") as file:
         header = json.loads(file.metadata()["subbyte"])
-    assert header["format"] == 2
+    assert header["format"] == 3
     assert read_report(checkpoint)["rows"] == header["report"]["rows"]
 
 
@@ -126,6 +186,66 @@ def test_a_model_of_other_settings_is_refused(checkpoint: Path) -> None:
             subbyte.load(checkpoint, wrong)
 
 
+class Overlapping(nn.Module):
+    """Has buffers that are parts of another, that overlap with themselves, and that are one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.register_buffer("whole", torch.arange(6.0))
+        self.register_buffer("view", self.whole[2:5])
+        self.register_buffer("part", self.whole.data[1:3])
+        self.register_buffer("folded", self.whole.data.view(2, 3))
+        self.register_buffer("same", self.whole)
+        self.register_buffer("expanded", torch.arange(2.0)[:, None].expand(2, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) + self.whole + self.view.sum() + self.folded.sum() + self.expanded.sum()
+
+
+@pytest.mark.parametrize("config", ["w4", "w4a8"])
+def test_buffers_that_overlap_in_memory(tmp_path: Path, config: str) -> None:
+    model, x = randomized(Overlapping()), seeded((4, 6))
+    quantized = subbyte.quantize(model, config, x)
+    subbyte.save(quantized, tmp_path / "model.safetensors")
+    loaded = subbyte.load(tmp_path / "model.safetensors", model)
+    for name, buffer in model.named_buffers():
+        assert torch.equal(loaded.get_buffer(name), buffer), name
+    with torch.no_grad():
+        assert torch.equal(loaded(x), quantized(x))
+    assert model.expanded.stride() == (1, 0)
+
+
+class Counting(nn.Linear):
+    """Keeps a count as extra state; of the kind that `state` makes of it."""
+
+    state: Callable[[int], Any] = torch.tensor
+    count = 0
+
+    def get_extra_state(self) -> Any:
+        return type(self).state(self.count)
+
+    def set_extra_state(self, state: Any) -> None:
+        self.count = int(state)
+
+
+class CountingByInt(Counting):
+    state = int
+
+
+@pytest.mark.parametrize("wrap", [nn.Sequential, lambda module: module])
+def test_an_extra_state_is_saved_where_it_is_a_tensor(tmp_path: Path, wrap: Callable[[nn.Module], nn.Module]) -> None:
+    model, x, path = Counting(6, 6), seeded((4, 6)), tmp_path / "model.safetensors"
+    model.count = 3
+    quantized = subbyte.quantize(wrap(model), "w4a8", x)
+    model.count = 0
+    subbyte.save(quantized, path)
+    loaded = subbyte.load(path, wrap(model))
+    assert [module.count for module in loaded.modules() if isinstance(module, Counting)] == [3]
+    with pytest.raises(ModelError, match=r"module '0?' has an extra state .* that is a int;.* give it as a tensor"):
+        subbyte.save(subbyte.quantize(wrap(CountingByInt(6, 6)), "w4a8", x), path)
+
+
 def test_a_quantized_model_is_no_float_model(checkpoint: Path, images: torch.Tensor) -> None:
     with pytest.raises(ModelError, match="quantized already"):
         subbyte.load(checkpoint, subbyte.quantize(ResidualNet(), "w4a4", images))
@@ -157,12 +277,30 @@ def test_what_is_no_path(images: torch.Tensor, path: object) -> None:
         subbyte.load(path, ResidualNet())
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "loop"])
+def test_a_path_that_can_be_none(tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for call in (
+        lambda: subbyte.save(subbyte.quantize(ResidualNet(), "w4"), tmp_path / name),
+        lambda: subbyte.load(tmp_path / name, ResidualNet()),
+    ):
+        with pytest.raises(CheckpointError, match=f"{re.escape(repr(name)[1:-1])}' names no file that can be"):
+            call()
+
+
+def test_a_name_of_the_greatest_length(tmp_path: Path) -> None:
+    subbyte.save(subbyte.quantize(ResidualNet(), "w4"), tmp_path / ("x" * 255))
+    assert [path.name for path in tmp_path.iterdir()] == ["x" * 255]
+
+
 def test_a_folder(tmp_path: Path, images: torch.Tensor) -> None:
     with pytest.raises(CheckpointError, match="is a folder; name a file in it"):
         subbyte.save(subbyte.quantize(ResidualNet(), "w4a4", images), tmp_path)
     with pytest.raises(CheckpointError, match="is a folder; name a file in it"):
         subbyte.load(tmp_path, ResidualNet())
     assert not list(tmp_path.iterdir())
+    with pytest.raises(CheckpointError, match=r"\. is a folder"):
+        subbyte.load("", ResidualNet())
 
 
 def test_figures_that_are_not_finite_are_valid_json_and_come_back(tmp_path: Path) -> None:
@@ -194,6 +332,23 @@ def test_an_interrupted_save_keeps_the_old_file(
         subbyte.save(quantized, checkpoint)
     assert checkpoint.read_bytes() == before
     assert list(checkpoint.parent.iterdir()) == [checkpoint]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_stays_a_link(tmp_path: Path, images: torch.Tensor, exists: bool) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    link, target = tmp_path / "here" / "latest", tmp_path / "there" / "model.safetensors"
+    link.symlink_to("../there/model.safetensors")
+    quantized = subbyte.quantize(randomized(ResidualNet()), "w4a8", images)
+    if exists:
+        target.write_text("an older one")
+    subbyte.save(quantized, link)
+    assert link.is_symlink()
+    assert not target.is_symlink()
+    assert torch.equal(subbyte.load(target, ResidualNet())(images), quantized(images))
+    assert torch.equal(subbyte.load(link, ResidualNet())(images), quantized(images))
+    assert [list(folder.iterdir()) for folder in (link.parent, target.parent)] == [[link], [target]]
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path, images: torch.Tensor) -> None:

@@ -75,3 +75,13 @@ def test_empty_tensors_have_as_many_blocks_as_scales(granularity: str, axis: int
 def test_an_axis_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"per_channel along axis 2: the tensor has only 2 axes"):
         block_axis(spec("per_channel", 2), 2)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (3, 5, 2), (5,), (3, 0)])
+def test_a_group_longer_than_its_axis_is_all_of_it_and_takes_no_more_memory(shape: tuple) -> None:
+    x, huge = torch.randn(shape), TensorSpec("int4", granularity="per_group(1000000000000)")
+    values, counts = to_blocks(x, huge)
+    assert counts is None
+    assert torch.equal(values, to_blocks(x, TensorSpec("int4", granularity="per_group(5)"))[0])
+    scale = torch.rand(scale_shape(shape, huge))
+    assert expand(scale, shape, huge).shape == x.shape

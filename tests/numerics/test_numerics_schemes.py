@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from subbyte.dtypes import DataType, dtype, registered_dtypes
 from subbyte.errors import ConfigError
-from subbyte.numerics import Scheme, register_scheme, registered_schemes, scheme_of, stored_scale
+from subbyte.numerics import Scheme, register_scheme, registered_schemes, scale_limits, scheme_of, stored_scale
 from subbyte.spec import QuantParams, TensorSpec
 
 PROPERTY = settings(deadline=None, max_examples=100)
@@ -101,6 +101,14 @@ def test_scale_formats(scale_format: str) -> None:
     assert (torch.frexp(stored).mantissa == 0.5).all()
     assert ((stored >= exact) & (stored < 2 * exact)).all()
     assert torch.equal(stored[-29:], exact[-29:])
+
+
+def test_small_scales_in_fp16_are_subnormal() -> None:
+    exact = 2.0 ** torch.arange(-24, -14)
+    spec = TensorSpec("int4", scale_format="fp16")
+    assert torch.equal(stored_scale(exact, spec).float(), exact)
+    assert stored_scale(exact[0] / 4, spec) == exact[0]
+    assert scale_limits(spec) == (2.0**-24, 65504.0)
 
 
 @pytest.mark.parametrize("scale_format", ["fp32", "fp16", "bf16", "pow2"])

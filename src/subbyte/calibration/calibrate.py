@@ -11,7 +11,7 @@ from subbyte.calibration.distribution import Distribution
 from subbyte.calibration.registry import algorithm_of
 from subbyte.calibration.statistics import Statistics
 from subbyte.errors import CalibrationError, ConfigError
-from subbyte.numerics import QuantizedTensor, block_axis, scale_shape, to_blocks
+from subbyte.numerics import QuantizedTensor, block_axis, scale_limits, scale_shape, to_blocks
 from subbyte.spec import Granularity, QuantParams, TensorSpec
 
 # Elements looked at once: bounds the memory of search algorithms.
@@ -26,7 +26,7 @@ def calibrate_tensor(x: Tensor, spec: TensorSpec) -> QuantParams:
         spec: its dtype, granularity and algorithm.
 
     Raises:
-        CalibrationError: x holds NaN or infinity.
+        CalibrationError: x holds NaN or infinity, or its scales do not fit in spec's scale_format.
         ConfigError: the algorithm is unknown or has no meaning for the type.
     """
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.layout != torch.strided or x.is_meta:
@@ -49,9 +49,9 @@ def calibrate_statistics(statistics: Statistics, spec: TensorSpec, shape: Sequen
         shape: of one observed tensor; needed where the granularity is not per_tensor.
 
     Raises:
-        CalibrationError: nothing was collected.
+        CalibrationError: nothing was collected, or the scales do not fit in spec's scale_format.
     """
-    return params_of(statistics.distribution(), spec, shape)
+    return _fitting_params(statistics.distribution(), spec, shape)
 
 
 def quantize_tensor(x: Tensor, spec: TensorSpec) -> QuantizedTensor:
@@ -62,7 +62,7 @@ def quantize_tensor(x: Tensor, spec: TensorSpec) -> QuantizedTensor:
         spec: how.
 
     Raises:
-        CalibrationError: x holds NaN or infinity.
+        CalibrationError: x holds NaN or infinity, or its scales do not fit in spec's scale_format.
         ConfigError: x is no dense floating-point tensor; or the spec does not fit it, or is of a float type.
     """
     if not isinstance(spec, TensorSpec):
@@ -94,7 +94,36 @@ def _calibrate_piece(x: Tensor, spec: TensorSpec) -> QuantParams:
     distribution = Distribution.of(blocks.float(), None if counts is None else counts.float())
     if not bool(torch.isfinite(distribution.minimum).all() & torch.isfinite(distribution.maximum).all()):
         raise CalibrationError("the tensor holds NaN or infinity")
-    return params_of(distribution, spec, x.shape)
+    return _fitting_params(distribution, spec, x.shape)
+
+
+def _fitting_params(distribution: Distribution, spec: TensorSpec, shape: Sequence[int]) -> QuantParams:
+    """`params_of`, refused where the values would be lost because the format of scales cannot hold theirs.
+
+    A group that is too small beside others of its row may become zeros: that changes the row by less than the rounding
+    of its largest group does.
+
+    Raises:
+        CalibrationError: values are too small or too large for it.
+    """
+    params = params_of(distribution, spec, shape)
+    smallest, largest = scale_limits(spec)
+    if not bool(((params.scale <= smallest) | (params.scale >= largest)).any()):
+        return params
+    needed = params_of(distribution, replace(spec, scale_format="fp32"), shape).scale
+    decisive = needed
+    if spec.granularity.kind == "per_group":
+        decisive = torch.where(needed == 1.0, 0.0, needed).amax(
+            block_axis(spec, len(shape)), keepdim=True
+        )  # 1: of zeros
+    too_small = (decisive > 0) & (decisive < smallest / 2)
+    beyond = needed[(needed > largest) | (too_small & (needed < smallest / 2))]
+    if beyond.numel():
+        raise CalibrationError(
+            f"the values need a scale of {float(beyond[0]):.3g}, and scale_format {spec.scale_format} holds "
+            f"{smallest:.3g} to {largest:.3g}; use scale_format bf16 or fp32"
+        )
+    return params
 
 
 def params_of(distribution: Distribution, spec: TensorSpec, shape: Sequence[int]) -> QuantParams:

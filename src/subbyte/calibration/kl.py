@@ -5,8 +5,8 @@ from torch import Tensor
 
 from subbyte.calibration.clip_search import search
 from subbyte.calibration.distribution import Distribution
+from subbyte.calibration.histogram import Histogram
 from subbyte.calibration.registry import register_algorithm
-from subbyte.calibration.statistics import Histogram
 from subbyte.numerics import scheme_of
 from subbyte.spec import QuantParams, TensorSpec
 
@@ -47,8 +47,8 @@ def _histogram(distribution: Distribution) -> tuple[Tensor, Tensor]:
     low, span = distribution.minimum[:, None], (distribution.maximum - distribution.minimum)[:, None]
     width = torch.where(span > 0, span, 1.0) / _BINS
     index = ((values - low) / width).long().clamp_(0, _BINS - 1)
-    histogram = torch.zeros(values.shape[0], _BINS, device=values.device).scatter_add_(1, index, counts.float())
-    centres = low + (torch.arange(_BINS, device=values.device) + 0.5) * width
+    histogram = values.new_zeros(values.shape[0], _BINS).scatter_add_(1, index, counts.float())
+    centres = low + (torch.arange(_BINS, dtype=torch.float32, device=values.device) + 0.5) * width
     return centres, histogram
 
 
@@ -60,7 +60,7 @@ def _add_at(histogram: Tensor, inside: Tensor, end: int, mass: Tensor) -> None:
 
 def _spread(kept: Tensor, codes: Tensor, levels: int) -> Tensor:
     filled = (kept > 0).float()
-    mass = torch.zeros(kept.shape[0], levels, device=kept.device).scatter_add_(1, codes, kept)
+    mass = kept.new_zeros(kept.shape[0], levels).scatter_add_(1, codes, kept)
     bins = torch.zeros_like(mass).scatter_add_(1, codes, filled)
     return (mass / bins.clamp(min=1.0)).gather(1, codes) * filled
 

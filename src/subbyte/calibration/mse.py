@@ -4,8 +4,8 @@ from torch import Tensor
 
 from subbyte.calibration.clip_search import search
 from subbyte.calibration.distribution import Distribution
+from subbyte.calibration.histogram import Histogram
 from subbyte.calibration.registry import register_algorithm
-from subbyte.calibration.statistics import Histogram
 from subbyte.numerics import scheme_of
 from subbyte.spec import QuantParams, TensorSpec
 

@@ -3,8 +3,8 @@
 import torch
 
 from subbyte.calibration.distribution import Distribution
+from subbyte.calibration.histogram import Histogram
 from subbyte.calibration.registry import register_algorithm
-from subbyte.calibration.statistics import Histogram
 from subbyte.errors import ConfigError
 from subbyte.numerics import scheme_of
 from subbyte.spec import QuantParams, TensorSpec

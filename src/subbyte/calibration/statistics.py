@@ -1,6 +1,5 @@
 """What is collected from a stream of tensors. Memory does not grow with the stream."""
 
-import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -99,59 +98,3 @@ class MeanAbs(MinMax):
     def distribution(self) -> Distribution:
         extent = super().distribution()
         return Distribution(extent.minimum, extent.maximum, torch.as_tensor(self.total / self.count).float())
-
-
-class Histogram(Statistics):
-    """The range, and a histogram of one block whose bins widen as the range does.
-
-    Bin k covers [k w, (k + 1) w) with w a power of two. When the range outgrows the bins, w doubles and
-    neighbours merge, so counts are exact and do not depend on the order of the stream.
-    """
-
-    bins = 4096
-
-    def __init__(self, spec: TensorSpec) -> None:
-        super().__init__(spec)
-        self.exponent: int | None = None
-        self.first = 0
-        self.counts = torch.zeros(0, dtype=torch.int64)
-
-    def collect(self, blocks: Tensor, counts: Tensor | None) -> None:
-        if blocks.shape[0] != 1:
-            raise CalibrationError(
-                f"a histogram is kept for a whole tensor, not {self.spec.granularity}; "
-                "use the algorithm minmax for activations with more than one scale"
-            )
-        self._widen()
-        values = blocks[0] if counts is None else blocks[0, counts[0] > 0]
-        index = torch.floor(values / 2.0 ** (self.exponent or 0)).long() - self.first
-        # A negative value may underflow to 0, which lies in the bin above.
-        index.clamp_(max=len(self.counts) - 1)
-        self.counts = self.counts.to(index.device) + torch.bincount(index, minlength=len(self.counts))
-
-    def _widen(self) -> None:
-        """Make the bins cover the range."""
-        assert self.minimum is not None
-        assert self.maximum is not None
-        low, high = float(self.minimum), float(self.maximum)
-        span = max(high - low, abs(low) * 1e-6, abs(high) * 1e-6, 1e-30)
-        needed = math.ceil(math.log2(span / (self.bins // 2)))
-        exponent = needed if self.exponent is None else max(needed, self.exponent)
-        first, last = math.floor(low / 2.0**exponent), math.floor(high / 2.0**exponent)
-        counts = torch.zeros(last - first + 1, dtype=torch.int64, device=self.minimum.device)
-        if self.exponent is not None and len(self.counts):
-            old = torch.arange(self.first, self.first + len(self.counts), device=counts.device)
-            counts.index_add_(0, (old >> (exponent - self.exponent)) - first, self.counts.to(counts.device))
-        self.exponent, self.first, self.counts = exponent, first, counts
-
-    def distribution(self) -> Distribution:
-        extent = super().distribution()
-        width = 2.0 ** (self.exponent or 0)
-        bins = torch.arange(len(self.counts), dtype=torch.float32, device=self.counts.device)
-        centres = (bins + (self.first + 0.5)) * width
-        centres = centres.clamp(extent.minimum, extent.maximum)
-        if self.first <= 0 < self.first + len(self.counts) and extent.minimum == 0:
-            centres[-self.first] = 0.0  # after a ReLU the lowest bin is mostly exact zeros
-        counts = self.counts.float()
-        mean_abs = (centres.abs() * counts).sum() / counts.sum()
-        return Distribution(extent.minimum, extent.maximum, mean_abs[None], centres[None], counts[None])

@@ -33,7 +33,7 @@ class PostTrainingQuantConfig(BaseModel):
             alternatives for tuning; without tuning the first that is allowed is taken.
         op_name_dict: the same by op name; beats op types. Later entries beat earlier ones.
         excluded_precisions: sections or data types not to use; an op whose default is one stays fp32.
-        calibration_sampling_size: samples of calibration data to use; None is all that is given.
+        calibration_sampling_size: samples of calibration data to use (of a list the most); None is all that is given.
         recipes: `first_conv_or_matmul_quantization` and `last_conv_or_matmul_quantization`; False leaves
             those ops in fp32.
         first_last: the precision of the first and last ops.

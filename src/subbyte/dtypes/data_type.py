@@ -12,6 +12,7 @@ from subbyte.errors import DataTypeError, nearest, refuses_misspelt
 Kind = Literal["integer", "codebook", "float"]
 
 MAX_BITS = 8
+_MAGNITUDES = (2.0**-20, 2.0**20)  # sums of products, and the product of the scales that undo them, stay inside fp32
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
@@ -22,7 +23,8 @@ class DataType:
 
     Integer: give `bits` (1..8) and `signed`; the range is the exact two's-complement or unsigned
     one (int4 is -8..7). `narrow` drops the lowest value of a signed range (int4 narrow: -7..7).
-    Codebook: give `values`; code i stands for `values[i]`, in the order given; `bits` may be left out.
+    Codebook: give `values`, the largest of a magnitude of 2^-20 to 2^20; code i stands for `values[i]`, in the order
+    given; `bits` may be left out.
     -0.0 and +0.0 are one value: its first code is the one that is written.
     Float: give `bits` of 16 or 32 and nothing else; tensors of that type are not quantized.
 
@@ -90,6 +92,12 @@ class DataType:
             raise self._error("every value must be finite, in fp32")
         if len(single) == 1 or not any(single):
             raise self._error("it needs at least two values, one of them not zero")
+        largest = max(map(abs, single))
+        if not _MAGNITUDES[0] <= largest <= _MAGNITUDES[1]:
+            raise self._error(
+                f"its largest magnitude is {largest:g}, and products of such values leave fp32; divide the table by "
+                "it, as scales follow the data (allowed: 2^-20 to 2^20)"
+            )
         # 0.0 == -0.0, so the two zeros of a sign-magnitude format count once here.
         others = [value for value in single if value != 0.0]
         zeros = [math.copysign(1.0, value) for value in single if value == 0.0]

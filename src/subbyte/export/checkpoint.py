@@ -11,7 +11,7 @@ from subbyte.adaptor.pytorch.attach import attach
 from subbyte.adaptor.pytorch.call_site import rewritten
 from subbyte.adaptor.pytorch.convert import Parts, finish, install
 from subbyte.adaptor.pytorch.copying import copied
-from subbyte.adaptor.pytorch.fingerprint import fingerprint
+from subbyte.adaptor.pytorch.fingerprint import difference, fingerprint
 from subbyte.adaptor.pytorch.float_model import check_float
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
 from subbyte.adaptor.pytorch.prepare import find_later
@@ -33,14 +33,17 @@ def save(model: nn.Module, path: str | Path) -> None:
     The file appears whole or not at all; no pickle is in it.
 
     Raises:
-        ModelError: the model is not converted, or modules of it were replaced since.
+        ModelError: the model is not converted, modules of it were replaced since, or one has an extra state that
+            is no tensor.
         CheckpointError: the file cannot be written.
     """
     state = state_of(model)
     if not state.converted:
         raise ModelError("only a converted model is saved; call subbyte.convert(model) first")
     check_structure(model, state)
-    tensors, aliases = _without_aliases(model.state_dict())
+    values = model.state_dict()
+    _check_tensors(values)
+    tensors, aliases = _without_aliases(values)
     report = summary(model)
     header = state_header(state) | {
         "weights": _weight_specs(model),
@@ -64,9 +67,10 @@ def load(path: str | Path, float_model: nn.Module) -> nn.Module:
     check_float(float_model)
     tensors, header = read(path)
     state = state_from(header)
-    if fingerprint(float_model) != state.fingerprint:
+    differs = difference(state.fingerprint, fingerprint(float_model))
+    if differs:
         raise CheckpointError(
-            f"{path} is of another model than this {type(float_model).__name__}: names, types or shapes differ; "
+            f"{path} is of another model than this {type(float_model).__name__}: {differs}; "
             "build the model that was quantized"
         )
     _check_code(float_model, state, path)
@@ -107,18 +111,35 @@ def _check_code(model: nn.Module, state: QuantizationState, path: str | Path) ->
         )
 
 
-def _without_aliases(state_dict: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors that share memory are stored once; the other names point there."""
+def _check_tensors(values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if not isinstance(value, Tensor):
+            module = name.removesuffix("_extra_state").removesuffix(".")
+            raise ModelError(
+                f"module {module!r} has an extra state (get_extra_state) that is a {type(value).__name__}; a "
+                "checkpoint holds tensors only: give it as a tensor, or take it out"
+            )
+
+
+def _without_aliases(state_dict: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors that are the same memory are stored once; the other names point there.
+
+    What is only a part of some memory, or overlaps with another, is stored as a copy.
+    """
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     first: dict[tuple[int, Any, Any], str] = {}
+    stored: set[int] = set()
     for name, tensor in state_dict.items():
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
         if tensor.numel() and key in first and tensors[first[key]].dtype == tensor.dtype:
             aliases[name] = first[key]
         else:
             first[key] = name
-            tensors[name] = tensor.clone() if tensor._is_view() else tensor
+            memory = tensor.untyped_storage()
+            is_alone = memory.nbytes() == tensor.nbytes and memory.data_ptr() not in stored
+            stored.add(memory.data_ptr())
+            tensors[name] = tensor if is_alone else tensor.clone(memory_format=torch.contiguous_format)
     return tensors, aliases
 
 

@@ -1,16 +1,16 @@
 """The JSON header of a checkpoint: everything of a quantized model that is not a tensor."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from subbyte.adaptor.pytorch.graph import Call, Graph, Op
 from subbyte.adaptor.pytorch.state import QuantizationState
-from subbyte.dtypes import DataType, register_dtype, registered_dtypes
+from subbyte.dtypes import DataType, register_dtype
 from subbyte.errors import CheckpointError, DataTypeError
-from subbyte.spec import OpConfig, OpKey, TuneConfig
+from subbyte.spec import OpConfig, TuneConfig
 
-FORMAT = 2
+FORMAT = 3
 
 
 def state_header(state: QuantizationState) -> dict[str, Any]:
@@ -18,10 +18,10 @@ def state_header(state: QuantizationState) -> dict[str, Any]:
     later = state.found_later
     return {
         "format": FORMAT,
-        "fingerprint": state.fingerprint,
+        "fingerprint": _shared([((part,), settings) for part, settings in state.fingerprint.items()]),
         "float_bytes": state.float_bytes,
         "float_params": state.float_params,
-        "dtypes": _used_dtypes(state.config),
+        "dtypes": _used_dtypes([*state.config.op.values(), *(later or {}).values()]),
         "config": _shared([(key, config.to_dict()) for key, config in state.config.op.items()]),
         "sources": _shared([(key, dict(sources)) for key, sources in state.config.sources.items()]),
         "ops": [_op_values(op) for op in state.graph],
@@ -49,13 +49,14 @@ def state_from(header: Mapping[str, Any]) -> QuantizationState:
     except DataTypeError as error:
         raise CheckpointError(f"the checkpoint brings its own data type, which clashes: {error}") from error
     config = TuneConfig(
-        {key: OpConfig.from_dict(values) for key, values in _each(header["config"])},
-        dict(_each(header["sources"])),
+        {(name, kind): OpConfig.from_dict(values) for (name, kind), values in _each(header["config"])},
+        {(name, kind): sources for (name, kind), sources in _each(header["sources"])},
     )
     order = {scope: [(kind, site) for kind, site in sites] for scope, sites in header["order"].items()}
     graph = Graph({values["name"]: _op_from(values) for values in header["ops"]}, order, set(header["read_by_code"]))
-    sizes = {key: header[key] for key in ("float_bytes", "float_params", "fingerprint")}
-    state = QuantizationState(config, graph, **sizes)
+    fingerprint = {part: settings for (part,), settings in _each(header["fingerprint"])}
+    sizes = {key: header[key] for key in ("float_bytes", "float_params")}
+    state = QuantizationState(config, graph, fingerprint=fingerprint, **sizes)
     state.weight_sqnr, state.activation_sqnr = _figures(header["weight_sqnr"]), _figures(header["activation_sqnr"])
     return state
 
@@ -64,25 +65,24 @@ def _figures(by_op: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(figure) for name, figure in by_op.items()}
 
 
-def _shared(entries: list[tuple[OpKey, dict[str, Any]]]) -> dict[str, Any]:
-    """Values by op, equal ones written once: most ops of a model are configured alike."""
+def _shared(entries: list[tuple[tuple[str, ...], dict[str, Any]]]) -> dict[str, Any]:
+    """Values by key, equal ones written once: most ops of a model are configured alike."""
     values: list[dict[str, Any]] = []
     for _, value in entries:
         if value not in values:
             values.append(value)
-    return {"values": values, "ops": [[*key, values.index(value)] for key, value in entries]}
+    return {"values": values, "keys": [[*key, values.index(value)] for key, value in entries]}
 
 
-def _each(shared: Mapping[str, Any]) -> Iterator[tuple[OpKey, dict[str, Any]]]:
+def _each(shared: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
     """What `_shared` was given."""
-    for name, op_type, index in shared["ops"]:
-        yield (name, op_type), shared["values"][index]
+    for *key, index in shared["keys"]:
+        yield tuple(key), shared["values"][index]
 
 
-def _used_dtypes(config: TuneConfig) -> dict[str, Any]:
-    specs = [spec for op in config.op.values() for spec in (op.weight, op.activation, op.output) if spec is not None]
-    used = {spec.dtype.name for spec in specs}
-    return {name: known.to_dict() for name, known in registered_dtypes().items() if name in used}
+def _used_dtypes(configs: Iterable[OpConfig]) -> dict[str, Any]:
+    specs = [spec for op in configs for spec in (op.weight, op.activation, op.output) if spec is not None]
+    return {spec.dtype.name: spec.dtype.to_dict() for spec in specs}
 
 
 def _op_values(op: Op) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -21,24 +22,26 @@ _HEADER, _DIGEST = "subbyte", "sha256"
 def write(path: str | Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     """Write tensors and header to `path`, atomically: the old file stays until the new one is complete.
 
+    A symbolic link stays one: what it points to is written.
+
     Raises:
         CheckpointError: the file cannot be written.
     """
-    path = _checked(path)
+    target = _checked(path).resolve()
     text = json_text(header, sort_keys=True, separators=(",", ":"))
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     metadata = {_HEADER: text, _DIGEST: _digest(text, stored)}
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".subbyte-", suffix=".partial")
     except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
+        raise CheckpointError(f"cannot write {path}: {_reason(error)}") from error
     os.close(handle)
     try:
         save_file(stored, temporary, metadata)
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
+        os.replace(temporary, target)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot write {path}: {error}") from error
     finally:
@@ -64,9 +67,19 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def _checked(path: str | Path) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise CheckpointError(f"the path of a checkpoint is a str or a pathlib.Path, not {path!r}")
-    if Path(path).is_dir():
-        raise CheckpointError(f"{path} is a folder; name a file in it")
-    return Path(path)
+    path = Path(path)
+    try:
+        if stat.S_ISDIR(os.stat(path).st_mode):
+            raise CheckpointError(f"{path} is a folder; name a file in it")
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # reading and writing say so
+    except (OSError, ValueError) as error:  # too long, a link to itself, a NUL in it, a folder that may not be seen
+        raise CheckpointError(f"{str(path)!r} names no file that can be read or written: {_reason(error)}") from error
+    return path
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _open(path: str | Path, tensors: dict[str, Tensor]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from subbyte.numerics.schemes import (
     affine_snap,
     register_scheme,
     registered_schemes,
+    scale_limits,
     scheme_of,
     stored_scale,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "rescale",
     "without_autocast",
     "scale_shape",
+    "scale_limits",
     "scheme_of",
     "sqnr",
     "stored_scale",

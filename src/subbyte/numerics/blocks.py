@@ -41,7 +41,7 @@ def expand(param: Tensor, shape: Sequence[int], spec: TensorSpec) -> Tensor:
     if spec.granularity.kind != "per_group" or param.ndim < len(shape):
         return param
     axis = block_axis(spec, len(shape)) - len(shape)
-    repeated = param.repeat_interleave(spec.granularity.group_size, dim=axis)
+    repeated = param.repeat_interleave(min(spec.granularity.group_size, shape[axis]), dim=axis)
     return repeated.narrow(axis, 0, shape[axis])
 
 
@@ -64,6 +64,7 @@ def to_blocks(x: Tensor, spec: TensorSpec) -> tuple[Tensor, Tensor | None]:
 
 
 def _groups(x: Tensor, axis: int, size: int) -> tuple[Tensor, Tensor | None]:
+    size = max(min(size, x.shape[axis]), 1)  # a group longer than the axis is all of it
     missing = -x.shape[axis] % size
     counts = None
     if missing:

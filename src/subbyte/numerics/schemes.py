@@ -185,15 +185,28 @@ def affine_snap(x: Tensor, scale: Tensor, low: Tensor | float, high: Tensor | fl
 
 
 def stored_scale(scale: Tensor, spec: TensorSpec) -> Tensor:
-    """A usable scale in the spec's format: 1 for an all-zero block, and never 0 by underflow."""
+    """A usable scale in the spec's format: 1 for an all-zero block, for others the nearest, or a subnormal one above.
+
+    Calibration refuses data whose scales lie beyond `scale_limits`; a dynamic range is kept inside them.
+    """
     scale = torch.where(scale > 0, scale, 1.0).clamp(min=_TINY)
     if spec.scale_format == "pow2":
         mantissa, exponent = torch.frexp(scale)
         exponent = torch.where(mantissa == 0.5, exponent - 1, exponent)
         scale = torch.ldexp(torch.ones_like(scale), exponent)
+    smallest, largest = scale_limits(spec)
     narrow = _STORED[spec.scale_format]
-    limits = torch.finfo(narrow)
-    return scale.clamp(limits.tiny, limits.max).to(narrow)
+    if smallest < torch.finfo(narrow).smallest_normal:
+        # Subnormal scales are few: the next smaller one might clip much.
+        rounded_up = (scale / smallest).ceil() * smallest
+        scale = torch.where(scale < torch.finfo(narrow).smallest_normal, rounded_up, scale)
+    return scale.clamp(smallest, largest).to(narrow)
+
+
+def scale_limits(spec: TensorSpec) -> tuple[float, float]:
+    """The smallest and the largest scale in the spec's format; subnormal ones only where others end early (fp16)."""
+    limits = torch.finfo(_STORED[spec.scale_format])
+    return max(limits.smallest_normal * limits.eps, _TINY), limits.max
 
 
 def _sorted_table(values: tuple[float, ...]) -> tuple[list[float], list[int], list[float]]:

@@ -17,7 +17,7 @@ def explain(model: nn.Module, name: str) -> str:
     """
     state = state_of(model)
     rows = {row["name"]: row for row in rows_of(model)}
-    if name not in rows:
+    if not isinstance(name, str) or name not in rows:
         raise ConfigError(f"the model has no op {name!r}{nearest(name, rows)}; summary(model) lists them")
     row = rows[name]
     key = (name, row["type"])

@@ -150,6 +150,23 @@ def test_transformer_encoder_takes_no_fast_path_around_its_quantizers() -> None:
             scale.div_(50)
 
 
+@pytest.mark.parametrize("config", ["w4", "w8a8", "w4a8:dynamic"])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.filterwarnings("ignore:.*nested tensors:UserWarning")
+def test_a_padding_mask_makes_no_nested_tensors(layers: int, config: str) -> None:
+    """PyTorch makes them for its fused functions only, which read the float weights."""
+    model = randomized(nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), layers))
+    batch = {"src": seeded((4, 6, 16)), "src_key_padding_mask": torch.arange(6) >= torch.tensor([[6], [4], [5], [6]])}
+    seen = ~batch["src_key_padding_mask"]
+    data = None if config == "w4" else [batch]
+    prepared = subbyte.prepare(model, config, data)
+    with torch.no_grad():
+        want, got = model(**batch)[seen], prepared(**batch)
+        assert torch.equal(subbyte.convert(prepared)(**batch), got)
+        assert (got[seen] - want).norm() < 0.1 * want.norm()
+    assert model.use_nested_tensor
+
+
 class Eager(nn.Module):
     """Attention as models write it out, with a mask of any kind before the softmax."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 import subbyte
 from networks import ResidualNet, ResNetCifar, randomized, seeded, tiny_transformer
@@ -186,6 +186,38 @@ def _copied(model: nn.Module, way: str) -> nn.Module:
     torch.save(model, file)
     file.seek(0)
     return torch.load(file, weights_only=False)
+
+
+class Added(nn.Module):
+    """Calls functions between its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x)) + torch.sigmoid(x)
+
+
+@pytest.mark.parametrize("place", ["root", "part"])
+@pytest.mark.parametrize("config", ["w4a4", "w4a8:dynamic", "w4"])
+def test_graph_modules_which_copy_themselves_in_their_own_way(place: str, config: str) -> None:
+    traced, x = fx.symbolic_trace(randomized(Added())), seeded((4, 6))
+    model = (traced if place == "root" else nn.Sequential(traced, nn.Linear(6, 2))).eval()
+    data = x if config == "w4a4" else None
+    prepared = subbyte.prepare(model, config, data)
+    with torch.no_grad():
+        want = prepared(x)
+        for quantized in (prepared, subbyte.convert(prepared), subbyte.quantize(model, config, data)):
+            copied = copy.deepcopy(quantized)
+            assert torch.equal(quantized(x), want)
+            for tensor in (*quantized.parameters(), *quantized.buffers()):
+                tensor.zero_()
+            assert torch.equal(copied(x), want)
+            assert torch.equal(copy.deepcopy(copied)(x), want)
+        assert not {id(module) for module in copied.modules()} & {id(module) for module in quantized.modules()}
+        assert copied.subbyte_state is not quantized.subbyte_state
+    assert subbyte.summary(copied).rows
 
 
 def test_prepared_copy_of_a_hooked_model_calls_the_hook_once_on_the_copy() -> None:

@@ -104,7 +104,50 @@ def test_what_is_no_module_or_has_no_ops() -> None:
 def test_torchscript() -> None:
     with pytest.warns(DeprecationWarning, match="jit"):
         scripted = torch.jit.script(nn.Sequential(nn.Linear(3, 3)))
-    refused(scripted, "TorchScript")
+    refused(scripted, "the model is TorchScript")
+
+
+@pytest.mark.parametrize("config", ["w8", "w8a8"])
+@pytest.mark.parametrize("script", [torch.jit.script, lambda module: torch.jit.trace(module, seeded((2, 3)))])
+def test_a_part_that_is_torchscript(script: Callable[[nn.Module], nn.Module], config: str) -> None:
+    with pytest.warns(DeprecationWarning, match="jit"):
+        model = nn.Sequential(nn.Linear(3, 3), script(nn.Linear(3, 3)))
+    refused(model, "module '1' is TorchScript", config, seeded((2, 3)))
+
+
+def test_compiled_models() -> None:
+    model, x = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), seeded((2, 3))
+    refused(torch.compile(model, backend="eager"), r"the model is compiled \(torch\.compile\).*_orig_mod", data=x)
+    prepared = subbyte.prepare(model, "w8a8", x)
+    model[1] = torch.compile(model[1], backend="eager")
+    refused(model, "module '1' is compiled", data=x)
+    with pytest.raises(subbyte.ModelError, match="the model is compiled"):
+        subbyte.convert(torch.compile(prepared, backend="eager"))
+    with pytest.raises(subbyte.ModelError, match="the model is compiled"):
+        subbyte.save(torch.compile(subbyte.convert(prepared), backend="eager"), "never-written")
+    assert not Path("never-written").exists()
+
+
+@pytest.mark.parametrize("what", [3, None, [nn.Linear(3, 3)], "model"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        subbyte.weights,
+        subbyte.summary,
+        subbyte.convert,
+        lambda model: subbyte.explain(model, "conv1"),
+        lambda model: subbyte.save(model, "never-written"),
+    ],
+)
+def test_what_is_no_module_is_not_quantized(call: Callable[[Any], Any], what: Any) -> None:
+    with pytest.raises(subbyte.ModelError, match=r"(expected a quantized torch.nn.Module, got|is not quantized)"):
+        call(what)
+
+
+@pytest.mark.parametrize("name", [3, None, ["conv1"]])
+def test_what_is_no_name_has_no_explanation(name: Any) -> None:
+    with pytest.raises(subbyte.ConfigError, match="the model has no op"):
+        subbyte.explain(subbyte.quantize(ResidualNet(), "w4"), name)
 
 
 def test_embedding_that_rewrites_its_table() -> None:
@@ -141,6 +184,18 @@ def test_nan_in_a_weight_names_the_op() -> None:
     model.conv2.weight.data[0, 0] = torch.inf
     with pytest.raises(subbyte.CalibrationError, match="conv2"):
         subbyte.quantize(model, "w4")
+
+
+def test_scales_that_do_not_fit_in_fp16_name_the_op() -> None:
+    model = randomized(ResidualNet())
+    formats = {"int8": {"static": {"Conv2d": {"activation": {"scale_format": ["fp16"]}}}}}
+    capability = subbyte.load_capability({"extends": "pytorch_cpu", "capabilities": formats})
+    with pytest.raises(subbyte.CalibrationError, match=r"input of op 'conv1.*need a scale"):
+        subbyte.quantize(model, "w8a8", X * 1e-9, capability=capability)
+    with torch.no_grad():
+        model.conv2.weight.mul_(1e-9)
+    with pytest.raises(subbyte.CalibrationError, match=r"weight of op 'conv2'.*need a scale"):
+        subbyte.quantize(model, {"op_type_dict": {"Conv2d": {"weight": {"scale_format": "fp16"}}}}, X)
 
 
 def test_data_of_the_wrong_shape_is_one_clear_error() -> None:

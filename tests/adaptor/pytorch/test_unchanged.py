@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -72,6 +73,25 @@ def test_the_first_forward_without_data_counts_once() -> None:
         converted(torch.randn(16, 8))
     assert converted.calls == 1
     assert len(converted.history) == 1
+
+
+def test_the_first_forward_without_data_raises_what_the_model_raises() -> None:
+    class Picky(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if x.ndim != 2:
+                raise LookupError("two axes")
+            return self.linear(x) + self.linear(x)
+
+    converted = subbyte.quantize(Picky(), "w8a8:dynamic")
+    for _ in range(2):
+        with pytest.raises(LookupError, match="two axes"):
+            converted(torch.randn(3))
+    with torch.no_grad():
+        assert converted(torch.randn(3, 8)).shape == (3, 8)
 
 
 def test_a_buffer_whose_values_share_memory_is_left_alone() -> None:

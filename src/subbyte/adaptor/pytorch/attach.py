@@ -181,10 +181,7 @@ def _attach_functions(model: nn.Module, state: QuantizationState) -> None:
 
 
 def _attach_weights_read_by_code(model: nn.Module, state: QuantizationState) -> None:
-    for module in model.modules():
-        if isinstance(module, nn.TransformerEncoderLayer):
-            # Keeps PyTorch from its fused function, which reads the float weights of the layers inside.
-            module.activation_relu_or_gelu = 0
+    _keep_from_fused_functions(model)
     if not isinstance(model, QuantizedModule | FloatModule):
         scope_of(model, state, "")
     read = {name: model.get_submodule(name) for name in state.graph.read_by_code}
@@ -202,6 +199,15 @@ def _attach_weights_read_by_code(model: nn.Module, state: QuantizationState) -> 
 
 def _precision(module: nn.Module) -> TensorSpec | None:
     return module.weight_spec if isinstance(module, WeightedModule) else None
+
+
+def _keep_from_fused_functions(model: nn.Module) -> None:
+    """Keep PyTorch's transformers from functions that read the float weights of the layers inside."""
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0
+        elif isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False  # made from a padding mask, and only the fused functions take one
 
 
 def _attach_function(model: nn.Module, state: QuantizationState, op: Op) -> None:

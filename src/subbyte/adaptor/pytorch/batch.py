@@ -10,6 +10,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from subbyte.errors import CalibrationError, SubbyteError
 
+_SIMPLE = (Tensor, int, float, str, type(None))  # whose samples are known
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -43,8 +45,24 @@ class Batch:
     @property
     def samples(self) -> int:
         """The size of the first axis of the first tensor."""
-        tensors = [x for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, Tensor) and x.ndim]
-        return tensors[0].shape[0] if tensors else 1
+        lengths = self._lengths()
+        return lengths[0] if lengths else 1
+
+    def first(self, count: int) -> "Batch":
+        """The first samples; the whole batch where its tensors differ in their first axis, or an object holds some."""
+        leaves = tree_leaves((self.args, self.kwargs))
+        can_be_cut = len(set(self._lengths())) == 1 and all(isinstance(leaf, _SIMPLE) for leaf in leaves)
+        if count >= self.samples or not can_be_cut:
+            return self
+
+        def cut(leaf: Any) -> Any:
+            return leaf[:count] if isinstance(leaf, Tensor) and leaf.ndim else leaf
+
+        return Batch(tree_map(cut, self.args), tree_map(cut, self.kwargs), self.index)
+
+    def _lengths(self) -> list[int]:
+        tensors = [x for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, Tensor)]
+        return [x.shape[0] for x in tensors if x.ndim]
 
     def copied(self) -> "Batch":
         """The same batch with tensors of its own: a forward may write into its inputs, or into a cache it is given."""
@@ -64,11 +82,11 @@ class Batch:
             return model(*self.args, **self.kwargs)
         except SubbyteError:
             raise
-        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except Exception as error:  # whatever the model's own code raises; no interrupt, which is none
             shapes = [tuple(x.shape) for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, Tensor)]
             raise CalibrationError(
-                f"the model does not run on calibration batch {self.index} (tensors of shapes {shapes}): {error}; "
-                "give batches as the model's forward takes them"
+                f"the model does not run on calibration batch {self.index} (tensors of shapes {shapes}): "
+                f"{type(error).__name__}: {error}; give batches as the model's forward takes them"
             ) from error
 
 
@@ -77,7 +95,7 @@ def batches(data: Any, limit: int | None = None) -> Iterator[Batch]:
 
     Args:
         data: as the user gave it.
-        limit: stop after this many samples (whole batches).
+        limit: stop after this many samples; the last batch is cut to it where all its tensors have one first axis.
 
     Raises:
         CalibrationError: it is empty, or cannot be iterated.
@@ -94,7 +112,7 @@ def batches(data: Any, limit: int | None = None) -> Iterator[Batch]:
         batch = Batch.of(item, index)
         if batch.samples == 0:
             continue
-        yield batch
+        yield batch if limit is None else batch.first(limit - samples)
         samples += batch.samples
         if limit is not None and samples >= limit:
             return

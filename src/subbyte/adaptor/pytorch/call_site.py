@@ -41,8 +41,8 @@ def call_site(function_name: str = "") -> str:
     while frame is not None:
         code = frame.f_code
         kind = _kind(code.co_filename)
-        if kind == "module call":
-            break
+        if kind == "module call" or _is_our_forward(code):
+            break  # ours is reached past the module call where someone calls model.forward(x)
         if kind == "place" and (places or code.co_name != function_name or code.co_filename != _FUNCTIONAL):
             places.append(_place(code, frame.f_lasti))
         frame = frame.f_back
@@ -64,6 +64,8 @@ def unseen() -> str:
         return "is in a graph that torch.compile broke; compile with fullgraph=True, or around this module"
     else:
         place = f"line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}"
+    if _is_direct():
+        return f"({place}) goes past the module, which is quantized: write module(x) there, not module.forward(x)"
     return f"({place}) was reached by no calibration batch; add a batch that takes this path to the calibration data"
 
 
@@ -89,6 +91,19 @@ def _calling_frame() -> FrameType | None:
     while frame is not None and _kind(frame.f_code.co_filename) != "place":
         frame = frame.f_back
     return frame
+
+
+def _is_direct() -> bool:
+    """Whether the innermost forward of a quantized module was called as such, and not by calling the module."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_our_forward(frame.f_code):
+        frame = frame.f_back
+    caller = None if frame is None else frame.f_back
+    return caller is not None and _kind(caller.f_code.co_filename) == "place"
+
+
+def _is_our_forward(code: CodeType) -> bool:
+    return code.co_name == "forward" and code.co_filename.startswith(_OURS)
 
 
 @cache

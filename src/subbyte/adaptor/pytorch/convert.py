@@ -80,7 +80,7 @@ def finish(model: nn.Module, state: QuantizationState) -> None:
             swap(module, AbsorbedBatchNorm)
             AbsorbedBatchNorm.absorb(module)
     for quantizer in state.static_quantizers():
-        quantizer.statistics = quantizer.algorithm.statistics(quantizer.spec)
+        quantizer.statistics = None
     if state.found_later == {}:
         find_nothing_later(model, state)
     state.converted = True

@@ -3,30 +3,51 @@
 import copy
 from typing import Any, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from subbyte.adaptor.pytorch.closures import check_closures
+from subbyte.adaptor.pytorch.compiled import check_uncompiled
 from subbyte.errors import ModelError
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
 def copied(model: Model, memo: dict[int, Any] | None = None) -> Model:
-    """A deep copy of a model.
+    """A deep copy of a model, in which an expanded buffer (one value that stands for many) can be written to.
 
     Args:
         model: is not changed.
         memo: what stands for objects that are not to be copied, by their `id`.
 
     Raises:
-        ModelError: the model holds something that cannot be copied; the message names it.
+        ModelError: the model holds something that cannot be copied, that is compiled, or a function that would go
+            on using the original; the message names it.
     """
+    check_uncompiled(model)
+    check_closures(model)
     try:
-        return copy.deepcopy(model, memo)
+        copied = copy.deepcopy(model, memo)
     except Exception as error:  # a __deepcopy__ of the user's may raise anything
         raise ModelError(
             f"the model cannot be copied: {_obstacle(model)} stands in the way ({type(error).__name__}: {error}); take "
             "it out before quantizing, or make it copyable"
         ) from error
+    _fill_expanded_buffers(copied)
+    return copied
+
+
+def _fill_expanded_buffers(model: nn.Module) -> None:
+    filled: dict[int, Tensor] = {}
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and _is_expanded(buffer):
+                module._buffers[name] = filled.setdefault(id(buffer), buffer.contiguous())
+
+
+def _is_expanded(tensor: Tensor) -> bool:
+    strided = tensor.layout is torch.strided
+    return strided and any(size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _obstacle(model: nn.Module) -> str:

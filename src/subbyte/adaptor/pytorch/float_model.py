@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from subbyte.adaptor.pytorch.compiled import check_uncompiled
 from subbyte.adaptor.pytorch.modules import WeightedHandler, handler_of
 from subbyte.adaptor.pytorch.state import is_quantized
 from subbyte.errors import ModelError
@@ -32,11 +32,10 @@ def check_float(model: Any) -> None:
         raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}")
     if is_quantized(model):
         raise ModelError("the model is quantized already; start from the float model")
-    if isinstance(model, torch.jit.ScriptModule):
-        raise ModelError("a TorchScript model cannot be quantized; give the Python model it was made from")
+    check_uncompiled(model)
     for name, module in model.named_modules():
         for problem in _problems(module):
-            raise ModelError(f"module {name!r} {problem}")
+            raise ModelError(f"{f'module {name!r}' if name else 'the model'} {problem}")
 
 
 def _problems(module: nn.Module) -> Iterator[str]:

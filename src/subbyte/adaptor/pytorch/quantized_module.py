@@ -13,7 +13,7 @@ from subbyte.adaptor.pytorch.inputs import InputQuantizers, quantized, snapped
 from subbyte.adaptor.pytorch.modules import ModuleHandler, WeightedHandler
 from subbyte.adaptor.pytorch.number_format import KeepsFormat
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
-from subbyte.adaptor.pytorch.quantizer import InputQuantizer
+from subbyte.adaptor.pytorch.quantizer import InputQuantizer, check_finite
 from subbyte.adaptor.pytorch.swap import Swapped, float_class, positional
 from subbyte.adaptor.pytorch.weight import (
     WeightOperand,
@@ -176,6 +176,8 @@ class PreparedWeighted(WeightedModule):
 
     def in_float(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
         """Float arithmetic: on float values while calibrating, on fake-quantized ones in training."""
+        if quantizer is None and self.input_quantizers.run.phase == "observe":
+            check_finite(x, self.op_name)
         x = quantized(x, quantizer)
         weight, norm = self.weight, self.folded_norm
         factor, bias = (None, getattr(self, "bias", None)) if norm is None or norm.training else folded(self, norm)

@@ -1,5 +1,7 @@
 """The modules that observe and quantize one tensor each."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -7,7 +9,7 @@ from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.number_format import KeepsFormat
 from subbyte.adaptor.pytorch.phase import Run
-from subbyte.calibration import Distribution, algorithm_of, calibrate_statistics, params_of
+from subbyte.calibration import Distribution, Statistics, algorithm_of, calibrate_statistics, params_of
 from subbyte.errors import CalibrationError, ConfigError, UnseenOpError
 from subbyte.numerics import Affine, Scheme, affine_snap, as_dtype, fake_quantize, scheme_of, sqnr, to_blocks
 from subbyte.spec import QuantParams, TensorSpec
@@ -40,8 +42,8 @@ class Quantizer(KeepsFormat, nn.Module):
         super().__init__()
         self.name = name
         self._take(spec)
-        self.algorithm = algorithm_of(spec)
-        self.register_buffer("scale", torch.ones(()))
+        # Every type is named: none may follow torch.set_default_dtype.
+        self.register_buffer("scale", torch.ones((), dtype=torch.float32))
         self.register_buffer("zero_point", torch.zeros((), dtype=torch.int32))
         self.register_buffer("quant_min", torch.tensor(spec.qmin, dtype=torch.int32))
         self.register_buffer("quant_max", torch.tensor(spec.qmax, dtype=torch.int32))
@@ -143,7 +145,7 @@ class ActivationQuantizer(Quantizer):
         super().__init__(name, spec)
         self.run = run
         self.scale.fill_(torch.nan)  # until calibrated; also what a state_dict then tells
-        self.statistics = self.algorithm.statistics(spec)
+        self.statistics: Statistics | None = None  # from the first observation on
         self.calibrated = False
         self.observed_shape: tuple[int, ...] = ()
         self.sqnr: float | None = None
@@ -153,18 +155,24 @@ class ActivationQuantizer(Quantizer):
 
         Raises:
             CalibrationError: x is not finite; the message names the op.
+            ConfigError: the algorithm is unknown.
         """
-        try:
+        if self.statistics is None:
+            self.statistics = algorithm_of(self.spec).statistics(self.spec)
+        with _naming(self.name):
             self.statistics.observe(x)
-        except CalibrationError as error:
-            raise CalibrationError(f"input of op {self.name!r}: {error}") from None
         self.observed_shape = tuple(x.shape)
 
     def calibrate(self) -> None:
-        """Fix scale and zero point from what was observed; keep none if nothing was."""
-        if self.statistics.minimum is None:
+        """Fix scale and zero point from what was observed; keep none if nothing was.
+
+        Raises:
+            CalibrationError: the scale does not fit in its format; the message names the op.
+        """
+        if self.statistics is None or self.statistics.minimum is None:
             return
-        self.set_params(calibrate_statistics(self.statistics, self.spec, self.observed_shape))
+        with _naming(self.name):
+            self.set_params(calibrate_statistics(self.statistics, self.spec, self.observed_shape))
         self.calibrated = True
 
     def measure(self, x: Tensor) -> None:
@@ -197,11 +205,26 @@ class ActivationQuantizer(Quantizer):
             )
 
 
+def check_finite(x: Tensor, op: str) -> None:
+    """Refuse calibration data that gives an op NaN or infinity where no statistics would.
+
+    Raises:
+        CalibrationError: x is not finite.
+    """
+    if not bool(torch.isfinite(x).all()):
+        raise CalibrationError(f"input of op {op!r}: the calibration data gives NaN or infinity here")
+
+
 class DynamicQuantizer(Quantizer):
-    """A quantizer that takes its range from each tensor as it comes; keeps nothing."""
+    """A quantizer that takes its range from each tensor as it comes; keeps nothing.
+
+    Raises:
+        ConfigError: the algorithm is unknown.
+    """
 
     def __init__(self, name: str, spec: TensorSpec, run: Run) -> None:
         super().__init__(name, spec)
+        algorithm_of(spec)  # every forward will ask for it
         self.run = run
         self.sqnr: float | None = None
 
@@ -220,8 +243,14 @@ class DynamicQuantizer(Quantizer):
         return super().forward(x)
 
     def note(self, x: Tensor) -> None:
-        """Nothing is collected; the error is measured as for a static quantizer."""
-        if self.run.phase == "measure" and x.numel():
+        """Nothing is collected; what is not finite is refused, and the error measured, as for a static quantizer.
+
+        Raises:
+            CalibrationError: x is not finite; the message names the op.
+        """
+        if self.run.phase == "observe":
+            check_finite(x, self.name)
+        elif self.run.phase == "measure" and x.numel():
             grid, scale = self.snap(x)
             self.sqnr = sqnr([(x, grid * scale)])
 
@@ -230,6 +259,15 @@ class DynamicQuantizer(Quantizer):
 
 
 InputQuantizer = ActivationQuantizer | DynamicQuantizer
+
+
+@contextmanager
+def _naming(op: str) -> Iterator[None]:
+    """Errors of calibration name the op whose input is calibrated."""
+    try:
+        yield
+    except CalibrationError as error:
+        raise CalibrationError(f"input of op {op!r}: {error}") from None
 
 
 def _write(quantizer: Quantizer, name: str, value: Tensor) -> None:

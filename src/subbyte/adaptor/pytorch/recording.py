@@ -16,7 +16,7 @@ from subbyte.adaptor.pytorch.fusion import Fusions, fuse
 from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.state import QuantizationState, state_of
-from subbyte.errors import ConfigError
+from subbyte.errors import CalibrationError, ConfigError
 from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
 
 
@@ -120,8 +120,11 @@ class FoundLater:
     def before_first(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the model's first forward and quantize the functional ops on it."""
         state = state_of(model)
+        try:
+            Recording(state, self, {}).learn(model, Batch(args, kwargs), functions_only=True)
+        except CalibrationError as error:  # of a forward, which here is the caller's own
+            raise error.__cause__ or error from None
         state.found_later = None
-        Recording(state, self, {}).learn(model, Batch(args, kwargs), functions_only=True)
         state.train(model.training)
 
 

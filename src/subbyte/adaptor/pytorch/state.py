@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from subbyte.adaptor.pytorch.fingerprint import Fingerprint
 from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.phase import Run
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer, DynamicQuantizer, InputQuantizer
@@ -28,7 +29,7 @@ class QuantizationState(nn.Module):
     """
 
     def __init__(
-        self, config: TuneConfig, graph: Graph, *, float_bytes: int, float_params: int, fingerprint: str
+        self, config: TuneConfig, graph: Graph, *, float_bytes: int, float_params: int, fingerprint: Fingerprint
     ) -> None:
         super().__init__()
         self.config = config
@@ -78,12 +79,14 @@ class QuantizationState(nn.Module):
         return self.config.op.get(key)
 
 
-def state_of(model: nn.Module) -> QuantizationState:
+def state_of(model: Any) -> QuantizationState:
     """The state of a quantized model.
 
     Raises:
-        ModelError: the model is not quantized.
+        ModelError: the model is not quantized, or no module at all.
     """
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"expected a quantized torch.nn.Module, got {type(model).__name__}")
     state = getattr(model, STATE, None)
     if not isinstance(state, QuantizationState):
         raise ModelError("this model is not quantized; call subbyte.quantize or subbyte.prepare first")
@@ -101,6 +104,6 @@ def hold(model: nn.Module, state: QuantizationState) -> None:
     model.__dict__[STATE] = state
 
 
-def is_quantized(model: nn.Module) -> bool:
+def is_quantized(model: Any) -> bool:
     """Whether a model, or a part of it, is prepared or converted, or is a part of such a model."""
-    return any(isinstance(module, Swapped) for module in model.modules())
+    return isinstance(model, nn.Module) and any(isinstance(module, Swapped) for module in model.modules())

@@ -1,5 +1,6 @@
 """Swapping a module's class: the object, its parameters, hooks and state_dict keys stay."""
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable
@@ -74,7 +75,23 @@ def _make_class(base: type[nn.Module], mixin: type[Swapped]) -> type[nn.Module]:
         "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
     }
+    if hasattr(base, "__deepcopy__"):
+        body["__deepcopy__"] = _deepcopy
     return type(base.__name__, (mixin, base), body)
+
+
+def _deepcopy(module: Any, memo: dict[int, Any]) -> Any:
+    """A copy of a module whose float class copies in a way of its own, which knows nothing of what is attached."""
+    swapped = type(module)
+    module.__class__ = swapped.float_class
+    try:
+        copied = copy.deepcopy(module, memo)
+    finally:
+        module.__class__ = swapped
+    for own, held in ((vars(copied), vars(module)), (copied._modules, module._modules)):
+        own.update({name: copy.deepcopy(value, memo) for name, value in held.items() if name not in own})
+    swap(copied, swapped.mixin)
+    return copied
 
 
 def _copy(function: FunctionType) -> FunctionType:

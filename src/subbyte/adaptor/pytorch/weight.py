@@ -48,7 +48,8 @@ class WeightOperand:
         scale = self.scale[index]
         if spec.granularity.kind == "per_channel":
             return rows * scale.unsqueeze(-1)
-        return rows * scale.repeat_interleave(spec.granularity.group_size, -1)[..., : rows.shape[-1]]
+        size = min(spec.granularity.group_size, rows.shape[-1])
+        return rows * scale.repeat_interleave(size, -1)[..., : rows.shape[-1]]
 
 
 class WeightQuantizer(Quantizer):
@@ -175,8 +176,8 @@ def magnitude(grid: Tensor, spec: TensorSpec, handler: WeightedHandler) -> float
     if grid.numel() == 0:
         return 0.0
     if torch.compiler.is_compiling():  # values are not known: what the shape allows
-        size = spec.granularity.group_size or grid.numel() // grid.shape[handler.channel_axis]
-        return size * scheme_of(spec).max_grid(spec)
+        row = grid.numel() // grid.shape[handler.channel_axis]
+        return min(spec.granularity.group_size or row, row) * scheme_of(spec).max_grid(spec)
     if spec.granularity.kind == "per_group":
         blocks, _ = to_blocks(grid.abs(), spec)
         return float(blocks.sum(1, dtype=torch.float64).max())

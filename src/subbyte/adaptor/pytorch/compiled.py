@@ -1,0 +1,26 @@
+"""Models and parts of models that torch.compile or TorchScript has made something else of."""
+
+import torch
+from torch import nn
+
+from subbyte.errors import ModelError
+
+
+def check_uncompiled(model: nn.Module) -> None:
+    """Refuse them: what they run is no longer the code of their modules.
+
+    Raises:
+        ModelError: naming the first such module.
+    """
+    for name, module in model.named_modules():
+        place = f"module {name!r}" if name else "the model"
+        if "_orig_mod" in module._modules:
+            raise ModelError(
+                f"{place} is compiled (torch.compile); give the one it was made from (its _orig_mod), and compile the "
+                "quantized model"
+            )
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ModelError(
+                f"{place} is TorchScript (torch.jit), which cannot be quantized; give the Python module that it was "
+                "made from"
+            )

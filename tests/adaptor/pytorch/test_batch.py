@@ -1,0 +1,40 @@
+"""Batches of calibration data: how many samples of one are used."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves, tree_structure
+
+from subbyte.adaptor.pytorch.batch import Batch, batches
+
+X, MASK = torch.randn(4, 3), torch.ones(4)
+
+
+@pytest.mark.parametrize(
+    "batch", [X, (X, MASK), {"x": X, "mask": MASK}, ([X, {"deep": MASK}], 2.5, None), (X, torch.tensor(7))]
+)
+def test_a_batch_is_cut_to_its_first_samples(batch: Any) -> None:
+    cut = Batch.of(batch).first(3)
+    whole = Batch.of(batch)
+    assert cut.samples == 3
+    assert tree_structure((cut.args, cut.kwargs)) == tree_structure((whole.args, whole.kwargs))
+    for ours, given in zip(*(tree_leaves((each.args, each.kwargs)) for each in (cut, whole)), strict=True):
+        if isinstance(given, torch.Tensor) and given.ndim:
+            assert torch.equal(ours, given[:3])
+        else:
+            assert ours is given
+
+
+@pytest.mark.parametrize("batch", [(X, torch.randn(3, 3)), (X, torch.arange(3)[None]), (X, object()), ()])
+def test_a_batch_whose_tensors_differ_in_length_stays_whole(batch: tuple[Any, ...]) -> None:
+    assert Batch.of(batch).first(1) == Batch.of(batch)
+
+
+def test_batches_stop_at_the_limit() -> None:
+    stream = [X, X, X]
+    assert [batch.samples for batch in batches(stream)] == [4, 4, 4]
+    assert [batch.samples for batch in batches(stream, 5)] == [4, 1]
+    assert [batch.samples for batch in batches(stream, 8)] == [4, 4]
+    assert [batch.samples for batch in batches([X[:0], X], 3)] == [3]
+    assert [batch.samples for batch in batches(X, 100)] == [4]
