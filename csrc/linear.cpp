@@ -104,14 +104,22 @@ void linear_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
   const Tensor w_sums = take(4, "the weight's sums", api.dtype_int32(), parameters);
   const bool has_bias = rest[4].count() != 0;
   const Tensor bias = take(5, "the bias", api.dtype_float32(), has_bias ? panels * kPanel : 0);
-  const Tensor x_scale = take(6, "the scale of x", api.dtype_float32(), 1);
-  const Tensor x_zero = take(7, "the zero point of x", api.dtype_int32(), 1);
+  const bool by_row = rest[5].count() != 1;
+  const std::int64_t x_parameters = by_row ? call.rows : 1;
+  const Tensor x_scale = take(6, "the scale of x", api.dtype_float32(), x_parameters);
+  const Tensor x_zero = take(7, "the zero point of x", api.dtype_int32(), x_parameters);
   Tensor y = Tensor::empty({call.rows, outputs}, api.dtype_float32());
 
-  const Affine affine = {*x_scale.data<float>(), *x_zero.data<std::int32_t>(), static_cast<std::int32_t>(low),
-                         static_cast<std::int32_t>(high), high > 127 ? 128 : 0};
-  require(std::isfinite(affine.scale) && affine.scale > 0, "linear_codes: the scale of x is no positive number");
-  require(affine.zero_point >= low && affine.zero_point <= high, "linear_codes: the zero point of x is no code");
+  const auto* scale = x_scale.data<float>();
+  const auto* zero = x_zero.data<std::int32_t>();
+  for (std::int64_t i = 0; i < x_parameters; ++i) {
+    require(std::isfinite(scale[i]) && scale[i] > 0, "linear_codes: the scale of x is no positive number");
+    require(zero[i] >= low && zero[i] <= high, "linear_codes: the zero point of x is no code");
+  }
+  const auto affine_of = [&](std::int64_t m) {
+    return Affine{scale[by_row ? m : 0], zero[by_row ? m : 0], static_cast<std::int32_t>(low),
+                  static_cast<std::int32_t>(high), high > 127 ? 128 : 0};
+  };
   Rows rows;
   rows.codes.resize(static_cast<std::size_t>(call.rows * call.steps * 4));
   rows.sums.resize(static_cast<std::size_t>(call.rows * call.groups));
@@ -120,7 +128,7 @@ void linear_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
   const auto* values = x.data<float>();
   in_parallel(call.rows, divided_up(kGrain, 8 * inputs), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t m = begin; m < end; ++m) {
-      quantize_row(call, values + m * inputs, affine, m, rows);
+      quantize_row(call, values + m * inputs, affine_of(m), m, rows);
     }
   });
   call.x = rows.codes.data(), call.x_sums = rows.sums.data(), call.x_scales = rows.scales.data();

@@ -1,5 +1,6 @@
 """Subbyte: quantization below eight bits for PyTorch."""
 
+from subbyte.adaptor.pytorch.kernels import use_kernels
 from subbyte.calibration import quantize_tensor, register_algorithm
 from subbyte.capability import Capability, load_capability
 from subbyte.config import PostTrainingQuantConfig
@@ -24,6 +25,7 @@ from subbyte.spec import OpConfig, QuantParams, TensorSpec, TuneConfig
 __all__ = [
     # the job
     "quantize", "prepare", "convert", "fit", "save", "load", "summary", "explain", "weights",
+    "use_kernels",
     # data types and tensors
     "DataType", "dtype", "register_dtype", "QuantizedTensor", "quantize_tensor",
     # what is asked, and what can be

@@ -5,7 +5,7 @@ devices, runs the PyTorch implementations beside each operator, which compute th
 """
 
 from subbyte.kernels import linear, packing  # noqa: F401  (they define their operators)
-from subbyte.kernels.isa import Isa, isas, use_isa
+from subbyte.kernels.isa import Isa, isas, use_isa, used_isa
 from subbyte.kernels.library import Library, library
 
-__all__ = ["Isa", "Library", "isas", "library", "use_isa"]
+__all__ = ["Isa", "Library", "isas", "library", "use_isa", "used_isa"]

@@ -32,6 +32,11 @@ def isas() -> list[Isa]:
     return [Isa(name, tuple(needs.split()), available == "yes", used == "yes") for name, needs, available, used in rows]
 
 
+def used_isa() -> str:
+    """The name of the set in use: `torch` where there is no native library."""
+    return next((isa.name for isa in isas() if isa.used), "torch")
+
+
 def use_isa(name: str) -> None:
     """Run the kernels of one instruction set from now on; the environment's SUBBYTE_ISA does it from the start.
 

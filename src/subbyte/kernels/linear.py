@@ -26,7 +26,7 @@ class LinearWeight:
         packed: uint8, one axis: for each panel of 16 outputs, for each step of 4 inputs, 64 codes of `bits` bits.
         scale, zero_point, sums: [panels, groups, 16]; fp32, int32, int32.
         bits: of a code.
-        outputs: rows of the weight.
+        outputs, inputs: the weight's shape.
         group_size: inputs that share a scale.
     """
 
@@ -36,6 +36,7 @@ class LinearWeight:
     sums: Tensor
     bits: int
     outputs: int
+    inputs: int
     group_size: int
 
     @classmethod
@@ -63,8 +64,12 @@ class LinearWeight:
         whole = torch.cat(pieces, 1)
         rows = torch.nn.functional.pad(whole, (0, 0, 0, -outputs % PANEL))
         panels = rows.view(-1, PANEL, whole.shape[1] // STEP, STEP).transpose(1, 2)
-        parameters = (_in_panels(x) for x in (scale.float(), zero_point.int(), sums))
-        return cls(pack_codes(panels, bits), *parameters, bits, outputs, group_size)
+        scale, zero_point, sums = (_in_panels(x) for x in (scale.float(), zero_point.int(), sums))
+        return cls(pack_codes(panels, bits), scale, zero_point, sums, bits, outputs, inputs, group_size)
+
+    def codes(self) -> Tensor:
+        """The codes: uint8 [outputs, inputs]."""
+        return _codes(self.packed, self.bits, self.outputs, self.inputs, self.group_size)
 
 
 def _filled(x: Tensor, multiple: int) -> Tensor:
@@ -93,23 +98,27 @@ def _linear_codes(
     group_size: int,
 ) -> Tensor:
     _check(x, weight_scale, x_scale, outputs, group_size)
-    zero = x_zero_point.item()
+    zero = x_zero_point[:, None].double()
     # A NaN has no code; it stays one, and makes its row NaN.
-    grid = torch.clamp(torch.round(x / x_scale) + zero, x_low, x_high).double() - zero
-    sizes = [min(group_size, x.shape[1] - first) for first in range(0, x.shape[1], group_size)]
-    steps = sum(-(-size // STEP) for size in sizes)
-    panels = unpack_codes(weight, bits, weight_scale.shape[0] * steps * PANEL * STEP, False)
-    codes = panels.view(-1, steps, PANEL, STEP).transpose(1, 2).reshape(-1, steps * STEP)[:outputs].double()
+    grid = torch.clamp(torch.round(x / x_scale[:, None]) + zero, x_low, x_high) - zero
+    codes = _codes(weight, bits, outputs, x.shape[1], group_size).double()
     y = x.new_zeros(())
-    first_step = 0
-    for group, piece in enumerate(grid.split(group_size, 1)):
-        columns = codes[:, STEP * first_step : STEP * first_step + sizes[group]]
-        first_step += -(-sizes[group] // STEP)
+    for group, (piece, columns) in enumerate(zip(grid.split(group_size, 1), codes.split(group_size, 1), strict=True)):
         w_zero = weight_zero_point[:, group].reshape(-1)[:outputs].double()
-        scale = x_scale * weight_scale[:, group].reshape(-1)[:outputs]
+        scale = x_scale[:, None] * weight_scale[:, group].reshape(-1)[:outputs]
         term = (piece @ (columns - w_zero[:, None]).T).float() * scale
         y = term if group == 0 else y + term
     return y + bias[:outputs] if bias.numel() else y
+
+
+def _codes(packed: Tensor, bits: int, outputs: int, inputs: int, group_size: int) -> Tensor:
+    """The codes of a weight in panels: uint8 [outputs, inputs]."""
+    sizes = [min(group_size, inputs - first) for first in range(0, inputs, group_size)]
+    filled = [-(-size // STEP) * STEP for size in sizes]
+    rows = -(-outputs // PANEL) * PANEL
+    panels = unpack_codes(packed, bits, rows * sum(filled), False).view(-1, sum(filled) // STEP, PANEL, STEP)
+    pieces = panels.transpose(1, 2).reshape(rows, -1)[:outputs].split(filled, 1)
+    return torch.cat([piece[:, :size] for piece, size in zip(pieces, sizes, strict=True)], 1)
 
 
 def _check(x: Tensor, weight_scale: Tensor, x_scale: Tensor, outputs: int, group_size: int) -> None:
@@ -119,7 +128,9 @@ def _check(x: Tensor, weight_scale: Tensor, x_scale: Tensor, outputs: int, group
         raise KernelError("linear_codes: a layer has inputs and outputs")
     if group_size <= 0 or weight_scale.shape[:2] != (-(-outputs // PANEL), -(-x.shape[1] // group_size)):
         raise KernelError("linear_codes: the weight's scale does not fit x")
-    if not bool((x_scale > 0) & x_scale.isfinite()):
+    if x_scale.shape not in ((1,), x.shape[:1]):
+        raise KernelError("linear_codes: the scale of x is one, or one for each row")
+    if not bool(((x_scale > 0) & x_scale.isfinite()).all()):
         raise KernelError("linear_codes: the scale of x is no positive number")
 
 
@@ -132,7 +143,7 @@ def linear_codes(
         x: fp32 [rows, inputs].
         weight: laid out.
         bias: fp32 [outputs filled up to whole panels], or empty.
-        x_scale, x_zero_point: fp32 and int32, one element each.
+        x_scale, x_zero_point: fp32 and int32, [1] or [rows].
         x_low, x_high: the codes of x.
 
     Returns:

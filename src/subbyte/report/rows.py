@@ -6,6 +6,7 @@ from torch import nn
 
 from subbyte.adaptor.pytorch.functional_mode import ScopedModule
 from subbyte.adaptor.pytorch.graph import Op
+from subbyte.adaptor.pytorch.kernels import KernelLinear, runs_on_codes
 from subbyte.adaptor.pytorch.overflow import largest_sum, overflows
 from subbyte.adaptor.pytorch.quantized_module import (
     ConvertedWeighted,
@@ -15,6 +16,7 @@ from subbyte.adaptor.pytorch.quantized_module import (
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.adaptor.pytorch.state import QuantizationState, state_of
 from subbyte.adaptor.pytorch.weight import WeightQuantizer
+from subbyte.kernels import used_isa
 from subbyte.numerics import EXACT_IN_FP32, packed_size
 from subbyte.spec import OpConfig, TensorSpec
 
@@ -129,6 +131,8 @@ def _kernel(module: Any, op: Op, quantizers: list[InputQuantizer]) -> str:
         return "reference: integers first" if op.role == "matmul" else "reference: float on quantized input"
     if not quantizers:
         return "reference: dequantized weight"
+    if isinstance(module, KernelLinear) and all(runs_on_codes(module, quantizer) for quantizer in quantizers):
+        return f"{used_isa()}: integers first on packed codes"
     if largest_sum(module) is None:
         return "reference: grid values in fp32"
     kind = "fp64" if (largest_sum(module) or 0) >= EXACT_IN_FP32 else "fp32"
