@@ -97,7 +97,8 @@ def _linear_codes(
     outputs: int,
     group_size: int,
 ) -> Tensor:
-    _check(x, weight_scale, x_scale, outputs, group_size)
+    _check_layer(x, weight_scale, outputs, group_size)
+    _check_codes_of_x(x, x_scale, x_zero_point, x_low, x_high)
     zero = x_zero_point[:, None].double()
     # A NaN has no code; it stays one, and makes its row NaN.
     grid = torch.clamp(torch.round(x / x_scale[:, None]) + zero, x_low, x_high) - zero
@@ -121,17 +122,24 @@ def _codes(packed: Tensor, bits: int, outputs: int, inputs: int, group_size: int
     return torch.cat([piece[:, :size] for piece, size in zip(pieces, sizes, strict=True)], 1)
 
 
-def _check(x: Tensor, weight_scale: Tensor, x_scale: Tensor, outputs: int, group_size: int) -> None:
+def _check_layer(x: Tensor, weight_scale: Tensor, outputs: int, group_size: int) -> None:
     if x.ndim != 2 or x.dtype != torch.float32:
         raise KernelError("linear_codes: x must be float32, of rows and columns")
     if x.shape[1] == 0 or outputs <= 0:
         raise KernelError("linear_codes: a layer has inputs and outputs")
     if group_size <= 0 or weight_scale.shape[:2] != (-(-outputs // PANEL), -(-x.shape[1] // group_size)):
         raise KernelError("linear_codes: the weight's scale does not fit x")
-    if x_scale.shape not in ((1,), x.shape[:1]):
-        raise KernelError("linear_codes: the scale of x is one, or one for each row")
-    if not bool(((x_scale > 0) & x_scale.isfinite()).all()):
+
+
+def _check_codes_of_x(x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int) -> None:
+    if scale.shape not in ((1,), x.shape[:1]) or zero_point.shape != scale.shape:
+        raise KernelError("linear_codes: the scale and the zero point of x are one, or one for each row")
+    if not bool(((scale > 0) & scale.isfinite()).all()):
         raise KernelError("linear_codes: the scale of x is no positive number")
+    if not (-128 <= low < high <= 255 and high - low <= 255):
+        raise KernelError("linear_codes: codes of x take 8 bits")
+    if not bool(((zero_point >= low) & (zero_point <= high)).all()):
+        raise KernelError("linear_codes: the zero point of x is no code")
 
 
 def linear_codes(

@@ -119,7 +119,7 @@ class KernelLinear(ConvertedWeighted):
         rows = x.float().reshape(-1, x.shape[-1])
         params = quantizer.params_for(x.float()) if isinstance(quantizer, DynamicQuantizer) else quantizer.params
         assert params.zero_point is not None
-        low, high = int(quantizer.quant_min), int(quantizer.quant_max)
+        low, high = quantizer.spec.qmin, quantizer.spec.qmax
         scale = params.scale.float().reshape(-1)
         zero_point = params.zero_point.reshape(-1)
         y = linear_codes(rows, self.weight.laid_out, self.kernel_bias, scale, zero_point, low, high)

@@ -1,0 +1,92 @@
+"""use_kernels: the converted model on packed codes, bit for bit."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import subbyte
+from networks import randomized, seeded
+from subbyte import ModelError
+from subbyte.kernels import isas, use_isa, used_isa
+
+X = seeded((16, 37))
+
+
+def network() -> nn.Sequential:
+    layers = [nn.Linear(37, 50), nn.BatchNorm1d(50), nn.ReLU(), nn.Linear(50, 33, bias=False), nn.Linear(33, 1)]
+    return randomized(nn.Sequential(*layers)).eval()
+
+
+ON_CODES = ["w8a8", "w4a8", "w3a4", "w2a8:dynamic", "w4a8:g5", "w4a8:dynamic:g32", "wint4auint4", "w5a7", "wuint3a8"]
+ELSEWHERE = ["w1a8", "wnf4a8", "wternarya8", "w4", "w2:g8"]
+
+
+@pytest.mark.parametrize("config", [*ON_CODES, *ELSEWHERE])
+@pytest.mark.parametrize("isa", [isa.name for isa in isas() if isa.available] or ["torch"])
+def test_the_output_stays_what_it_was_bit_for_bit(config: str, isa: str, tmp_path: Path) -> None:
+    model = network()
+    converted = subbyte.quantize(model, config, X)
+    with torch.no_grad():
+        want = converted(X)
+        if isa != "torch":
+            use_isa(isa)
+        try:
+            kernel_model = subbyte.use_kernels(converted)
+            assert kernel_model is converted
+            assert torch.equal(kernel_model(X), want)
+            assert torch.equal(copy.deepcopy(kernel_model)(X), want)
+            assert kernel_model(X[:0]).shape == (0, 1)
+            kernels = {row["kernel"] for row in subbyte.summary(kernel_model).rows if row["type"] == "Linear"}
+        finally:
+            if isa != "torch":
+                use_isa("")
+        assert all(("on packed codes" in kernel) == (config in ON_CODES) for kernel in kernels)
+        subbyte.save(kernel_model, tmp_path / "model.safetensors")
+        assert torch.equal(subbyte.load(tmp_path / "model.safetensors", model)(X), want)
+
+
+def test_no_float_copy_and_no_second_copy_of_the_codes() -> None:
+    model = nn.Sequential(nn.Linear(512, 512, bias=False))
+    converted = subbyte.use_kernels(subbyte.quantize(model, "w4a8", seeded((4, 512))))
+    held = sum(buffer.nbytes for buffer in converted.buffers()) + sum(p.nbytes for p in converted.parameters())
+    assert held < 512 * 512 / 2 + 512 * 4 * 5
+    assert torch.equal(subbyte.weights(converted)["0"].codes, subbyte.weights(converted)["0"].codes)
+
+
+def test_weights_are_read_as_before() -> None:
+    converted = subbyte.quantize(network(), "w4a8:g8", X)
+    before = {name: weight.dequantize() for name, weight in subbyte.weights(converted).items()}
+    subbyte.use_kernels(converted)
+    assert all(torch.equal(weight.dequantize(), before[name]) for name, weight in subbyte.weights(converted).items())
+    assert torch.equal(converted[0].weight.detach(), before["0"])
+
+
+def test_asking_twice_is_asking_once() -> None:
+    converted = subbyte.quantize(network(), "w4a8", X)
+    with torch.no_grad():
+        want = converted(X)
+        assert torch.equal(subbyte.use_kernels(subbyte.use_kernels(converted))(X), want)
+
+
+@pytest.mark.parametrize("config", ["w4a8", "w4a8:dynamic"])
+def test_it_compiles_and_exports(config: str) -> None:
+    converted = subbyte.use_kernels(subbyte.quantize(network(), config, X))
+    with torch.no_grad():
+        want = converted(X)
+        assert torch.equal(torch.compile(converted, fullgraph=True, backend="aot_eager")(X), want)
+        assert torch.equal(torch.export.export(converted, (X,), strict=False).module()(X), want)
+
+
+def test_the_kernel_in_use_is_named() -> None:
+    converted = subbyte.use_kernels(subbyte.quantize(network(), "w4a8", X))
+    assert subbyte.summary(converted).rows[0]["kernel"] == f"{used_isa()}: integers first on packed codes"
+
+
+@pytest.mark.parametrize("make", [lambda: network(), lambda: subbyte.prepare(network(), "w4a8", X)])
+def test_only_a_converted_model_runs_on_kernels(make: Any) -> None:
+    with pytest.raises(ModelError, match=r"convert|not quantized"):
+        subbyte.use_kernels(make())
