@@ -1,6 +1,7 @@
 """What one forward tells: names and types, first and last, depthwise, BatchNorm partners, costs."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -276,3 +277,39 @@ def test_masks_of_eager_attention_are_no_values_to_quantize() -> None:
     rows = {row["name"]: row for row in subbyte.summary(quantized).rows}
     assert not [name for name in rows if name.endswith("attention.self.add")]
     assert not [name for name, row in rows.items() if "first" in row["positions"] and row["type"] != "Embedding"]
+
+
+@dataclass
+class Boxed:
+    """What a model takes or gives, as many do: PyTorch's own containers do not know it."""
+
+    values: list[Tensor]
+    around: list[Any] = field(default_factory=list)
+
+
+class Unboxing(nn.Module):
+    """A residual network around dataclasses, one of which holds itself."""
+
+    def __init__(self, takes: bool, gives: bool) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(6, 6) for _ in range(3))
+        self.takes, self.gives = takes, gives
+
+    def forward(self, given: Any) -> Any:
+        x = given.values[0] if self.takes else given
+        y = self.c(self.b(self.a(x)) + x)
+        boxed = Boxed([y])
+        boxed.around.append(boxed)
+        return {"boxed": boxed} if self.gives else y
+
+
+@pytest.mark.parametrize("gives", [False, True])
+@pytest.mark.parametrize("takes", [False, True])
+def test_tensors_in_dataclasses_are_seen(takes: bool, gives: bool) -> None:
+    x = seeded((16, 6))
+    model = randomized(Unboxing(takes, gives))
+    data = [(Boxed([x]),)] if takes else [(x,)]
+    rows = subbyte.summary(subbyte.quantize(model, "w2a2", data, first_last="int8")).rows
+    assert [(row["name"], row["weight_dtype"], row["activation_dtype"], row["macs"]) for row in rows] == [
+        ("a", "int8", "uint8", 36), ("b", "int2", "uint2", 36), ("add", None, "uint8", 0), ("c", "int8", "uint8", 36),
+    ]  # fmt: skip

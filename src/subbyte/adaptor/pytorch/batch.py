@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
+from subbyte.adaptor.pytorch.tensors import tensors_in
 from subbyte.errors import CalibrationError, SubbyteError
 
 
@@ -43,7 +44,7 @@ class Batch:
     @property
     def samples(self) -> int:
         """The size of the first axis of the first tensor."""
-        tensors = [x for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, Tensor) and x.ndim]
+        tensors = [x for x in tensors_in((self.args, self.kwargs)) if x.ndim]
         return tensors[0].shape[0] if tensors else 1
 
     def copied(self) -> "Batch":
@@ -65,7 +66,7 @@ class Batch:
         except SubbyteError:
             raise
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
-            shapes = [tuple(x.shape) for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, Tensor)]
+            shapes = [tuple(x.shape) for x in tensors_in((self.args, self.kwargs))]
             raise CalibrationError(
                 f"the model does not run on calibration batch {self.index} (tensors of shapes {shapes}): {error}; "
                 "give batches as the model's forward takes them"

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.call_site import call_site
@@ -17,6 +16,7 @@ from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_OPS, FUNCTIONAL_TY
 from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.modules import WeightedHandler
 from subbyte.adaptor.pytorch.swap import float_class, positional
+from subbyte.adaptor.pytorch.tensors import leaves_in, tensors_in
 from subbyte.adaptor.pytorch.trace import NORMS, Node, Trace, Value, module_op, quantizable_modules
 from subbyte.adaptor.pytorch.unchanged import unchanged
 from subbyte.spec import Position
@@ -37,11 +37,11 @@ class _DiscoveryMode(TorchFunctionMode):
         if function in COMPOSITES:
             with self:
                 return COMPOSITES[function](*args, **kwargs)
-        leaves = tree_leaves((args, kwargs))
+        leaves = leaves_in((args, kwargs))
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         sources = trace.known(tensors)
         output = function(*args, **kwargs)
-        outputs = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
+        outputs = tensors_in(output)
         if writes(function) and tensors:
             outputs.append(tensors[0])
         if not outputs:
@@ -83,8 +83,7 @@ def discover(model: nn.Module, batch: Batch, names: dict[tuple[str, str, str], s
         parameters={id(parameter): name for name, parameter in model.named_parameters()},
         owners={id(module.weight): paths[module] for module, kind in handlers.items() if kind.role == "weighted"},
     )
-    inputs = [x for x in tree_leaves((batch.args, batch.kwargs)) if isinstance(x, Tensor)]
-    for index, x in enumerate(inputs):
+    for index, x in enumerate(tensors_in((batch.args, batch.kwargs))):
         key = f"input{index}"
         trace.nodes[key] = Node(())
         trace.lengths[key] = x.shape[0] if x.ndim else 1
@@ -141,7 +140,7 @@ def _mark_calls(trace: Trace) -> None:
 
 def _mark_last(trace: Trace, output: Any) -> None:
     """Last: every weighted op whose value reaches the output through no other weighted op."""
-    pending = [value.producer for value in trace.known(_tensors(output)) if value is not None]
+    pending = [value.producer for value in trace.known(tensors_in(output)) if value is not None]
     seen: set[str] = set()
     while pending:
         key = pending.pop()
@@ -162,7 +161,7 @@ def _mark_norms(trace: Trace, model: nn.Module, output: Any) -> None:
     for key, node in trace.nodes.items():
         for source in node.sources:
             readers.setdefault(source, []).append(key)
-    shown = {value.producer for value in trace.known(_tensors(output)) if value is not None}
+    shown = {value.producer for value in trace.known(tensors_in(output)) if value is not None}
     ran: dict[str, int] = {}
     for node in trace.nodes.values():
         for name in (node.op, node.norm):
@@ -185,7 +184,3 @@ def _fits(model: nn.Module, op: str, norm: str, trace: Trace) -> bool:
     assert isinstance(batch_norm, NORMS)
     channels = handler.output_channels(module)
     return batch_norm.running_mean is not None and batch_norm.num_features == channels
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Any
 
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from subbyte.adaptor.pytorch.call_site import call_site
@@ -14,6 +13,7 @@ from subbyte.adaptor.pytorch.functional_op import FunctionalOp
 from subbyte.adaptor.pytorch.graph import Call, Graph, Op
 from subbyte.adaptor.pytorch.modules import ModuleHandler, handler_of
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
+from subbyte.adaptor.pytorch.tensors import tensors_in
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -106,9 +106,8 @@ class Trace:
         )
         if not value.is_data:
             value = replace(value, parameters=frozenset().union(*map(self.parameters_of, tensors)))
-        for output in tree_leaves(outputs):
-            if isinstance(output, Tensor):
-                self.values[output] = value
+        for output in tensors_in(outputs):
+            self.values[output] = value
 
     def note_reading(self, name: str, tensors: Any) -> None:
         """Note which inputs of the network a weighted op reads.
@@ -129,7 +128,7 @@ class Trace:
 
     def record_module(self, module: nn.Module, inputs: Any, output: Any) -> None:
         name = self.names[module]
-        tensors = [x for x in tree_leaves(inputs) if isinstance(x, Tensor)]
+        tensors = tensors_in(inputs)
         sources = self.known(tensors)
         producers = tuple(source.producer for source in sources if source is not None)
         key = self.unique(name)
