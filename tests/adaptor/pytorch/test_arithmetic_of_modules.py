@@ -198,3 +198,17 @@ def test_odd_memory_formats_compute_the_same() -> None:
             assert torch.equal(net(x.to(memory_format=torch.channels_last)), want)
             assert torch.equal(net(strided), want)
     assert torch.equal(subbyte.weights(last)["op"].codes, subbyte.weights(quantized)["op"].codes)
+
+
+@pytest.mark.parametrize("width", [5, 8])  # rows of int4 that end inside of a byte, and on one
+@pytest.mark.parametrize("granularity", ["per_tensor", "per_channel", "per_group(3)"])
+def test_an_index_out_of_range_is_refused_as_by_the_float_table(granularity: str, width: int) -> None:
+    weight = {"dtype": ["int4"], "granularity": [granularity]}
+    config = {"approach": "weight_only", "op_type_dict": {"Embedding": {"weight": weight}}}
+    prepared = subbyte.prepare(randomized(nn.Embedding(10, width)), config)
+    for table in (prepared.eval(), subbyte.convert(prepared)):
+        assert table(torch.tensor([[3, 9]])).shape == (1, 2, width)
+        assert table(torch.tensor(3)).shape == (width,)
+        for index in (-1, 10):
+            with pytest.raises(IndexError, match="out of range"):
+                table(torch.tensor([index]))
