@@ -38,6 +38,7 @@ def _row(model: nn.Module, state: QuantizationState, op: Op) -> Row:
         "type": op.type,
         "requested": _text(state.config.op.get(op.info.key)),
         "realized": _text(_realized(weight, activation, state.config.op.get(op.info.key))),
+        "float_because": "" if weight or activation else _reason(state, op),
         "weight_dtype": weight.dtype.name if weight else ("fp32" if parameters else None),
         "activation_dtype": activation.dtype.name if activation else "fp32",
         "weight_bits": weight.dtype.bits if weight else 32,
@@ -55,6 +56,12 @@ def _row(model: nn.Module, state: QuantizationState, op: Op) -> Row:
 
 def _text(config: OpConfig | None) -> str:
     return "fp32" if config is None else str(config)
+
+
+def _reason(state: QuantizationState, op: Op) -> str:
+    """Which rule, or what the capability does not list, keeps an op float."""
+    sources = state.config.sources.get(op.info.key, {})
+    return sources.get("weight.dtype") or sources.get("activation.dtype", "")
 
 
 def _realized(weight: TensorSpec | None, activation: TensorSpec | None, asked: OpConfig | None) -> OpConfig:
