@@ -39,13 +39,14 @@ class _DiscoveryMode(TorchFunctionMode):
                 return COMPOSITES[function](*args, **kwargs)
         leaves = leaves_in((args, kwargs))
         tensors = [x for x in leaves if isinstance(x, Tensor)]
-        sources = trace.known(tensors)
         output = function(*args, **kwargs)
         outputs = tensors_in(output)
         if writes(function) and tensors:
             outputs.append(tensors[0])
         if not outputs:
             return output
+        trace.note_unfollowed(tensors)
+        sources = trace.known(tensors)
         trace.note_weights_read(leaves)
         op = FUNCTIONAL_OPS.get(function)
         name, weighted = "", False
@@ -82,6 +83,7 @@ def discover(model: nn.Module, batch: Batch, names: dict[tuple[str, str, str], s
         function_names={} if names is None else names,
         parameters={id(parameter): name for name, parameter in model.named_parameters()},
         owners={id(module.weight): paths[module] for module, kind in handlers.items() if kind.role == "weighted"},
+        constants={id(x) for module in paths for x in tensors_in([*vars(module).values()])},
     )
     for index, x in enumerate(tensors_in((batch.args, batch.kwargs))):
         key = f"input{index}"
@@ -140,17 +142,10 @@ def _mark_calls(trace: Trace) -> None:
 
 def _mark_last(trace: Trace, output: Any) -> None:
     """Last: every weighted op whose value reaches the output through no other weighted op."""
-    pending = [value.producer for value in trace.known(tensors_in(output)) if value is not None]
-    seen: set[str] = set()
-    while pending:
-        key = pending.pop()
-        if key in seen:
-            continue
-        seen.add(key)
+    trace.note_unfollowed(tensors_in(output))
+    for key in trace.behind(value.producer for value in trace.known(tensors_in(output)) if value is not None):
         node = trace.nodes[key]
-        if not node.weighted:
-            pending.extend(node.sources)
-        elif node.op in trace.graph.ops:
+        if node.weighted and node.op in trace.graph.ops:
             op = trace.graph.ops[node.op]
             trace.graph.ops[node.op] = replace(op, positions=op.positions | {"last"})
 
