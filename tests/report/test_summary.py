@@ -118,6 +118,29 @@ def test_products_that_are_not_quantized_are_shown_as_float(function: str) -> No
     assert (quantized(seeded((3, 6))) - model(seeded((3, 6)))).abs().max() < 0.1
 
 
+class SameLinear(nn.Linear):
+    """A forward of its own, that is its base's."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input)
+
+
+def test_what_was_not_asked_to_be_float_is_not_shown_as_requested() -> None:
+    model = randomized(nn.Sequential(nn.Linear(6, 4), SameLinear(4, 4), nn.Linear(4, 2)))
+    config = {"op_name_dict": {"2": {"weight": {"dtype": ["fp32"]}}}}
+    summary = subbyte.summary(subbyte.quantize(model, config, seeded((3, 6))))
+    reasons = {row["name"]: row["float_because"] for row in summary.rows}
+    assert reasons == {
+        "0": "",
+        "1.linear": "capability pytorch_cpu lists no linear in static mode",
+        "2": "op_name_dict['2']",
+    }
+    text = str(summary)
+    assert "float: capability pytorch_cpu lists no linear" in text
+    assert "float: op_name_dict['2']" in text
+    assert text.count("as requested") == 1
+
+
 def test_float_ops_are_shown_as_float() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:

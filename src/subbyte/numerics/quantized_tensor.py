@@ -95,12 +95,15 @@ class QuantizedTensor:
         """The values of some rows (fp32, [*index, ...]) of a table with at most one scale per row and group.
 
         Only those rows are unpacked where each row begins on a byte.
+
+        Raises:
+            IndexError: an index is out of range; none counts from the end.
         """
         bits, row = self.spec.dtype.bits, prod(self.shape[1:])
         if row * bits % 8:
-            codes = self.codes[index]
+            codes = self.codes.index_select(0, index.reshape(-1))
         else:
-            packed = self.packed.view(self.shape[0], -1)[index.reshape(-1)].reshape(-1)
+            packed = self.packed.view(self.shape[0], -1).index_select(0, index.reshape(-1)).reshape(-1)
             codes = unpack(packed, bits, index.numel() * row, signed=self.spec.dtype.qmin < 0)
         codes = codes.view(-1, *self.shape[1:])
         values = dequantize(codes, _params_of(self.params, self.shape, index.reshape(-1)), self.spec)

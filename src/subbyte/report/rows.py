@@ -26,7 +26,11 @@ Row = dict[str, Any]
 def rows_of(model: nn.Module) -> list[Row]:
     """A row for each op of a prepared or converted model, in the order they run."""
     state = state_of(model)
-    return [_row(model, state, op) for op in state.graph if op.quantizable or op.macs or op.parameters]
+    return [_row(model, state, op) for op in state.graph if _is_shown(op)]
+
+
+def _is_shown(op: Op) -> bool:
+    return op.quantizable or bool(op.macs or op.parameters) or op.unfollowed
 
 
 def _row(model: nn.Module, state: QuantizationState, op: Op) -> Row:
@@ -40,6 +44,7 @@ def _row(model: nn.Module, state: QuantizationState, op: Op) -> Row:
         "type": op.type,
         "requested": _text(state.config.op.get(op.info.key)),
         "realized": _text(_realized(weight, activation, state.config.op.get(op.info.key))),
+        "float_because": "" if weight or activation else _reason(state, op),
         "weight_dtype": weight.dtype.name if weight else ("fp32" if parameters else None),
         "activation_dtype": activation.dtype.name if activation else "fp32",
         "weight_bits": weight.dtype.bits if weight else 32,
@@ -57,6 +62,13 @@ def _row(model: nn.Module, state: QuantizationState, op: Op) -> Row:
 
 def _text(config: OpConfig | None) -> str:
     return "fp32" if config is None else str(config)
+
+
+def _reason(state: QuantizationState, op: Op) -> str:
+    """Which rule, or what the capability does not list, keeps an op float."""
+    sources = state.config.sources.get(op.info.key, {})
+    rule = sources.get("weight.dtype") or sources.get("activation.dtype", "")
+    return rule or ("it reads a tensor whose origin is not known" if op.unfollowed else "")
 
 
 def _realized(weight: TensorSpec | None, activation: TensorSpec | None, asked: OpConfig | None) -> OpConfig:

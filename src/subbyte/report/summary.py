@@ -59,13 +59,18 @@ class Summary:
         for heading, justify in _COLUMNS:
             table.add_column(heading, justify=justify, overflow="fold")
         for row in self.rows:
-            asked = "as requested" if row["requested"] == row["realized"] else f"requested {row['requested']}"
             table.add_row(
-                row["name"], row["type"], row["weight_dtype"] or "-", row["activation_dtype"], asked,
+                row["name"], row["type"], row["weight_dtype"] or "-", row["activation_dtype"], _against_request(row),
                 f"{row['params']:,}", f"{row['bytes']:,}", "-" if row["macs"] is None else f"{row['macs']:,}",
                 _decibels(row["weight_sqnr"]), _decibels(row["activation_sqnr"]), row["kernel"],
             )  # fmt: skip
         return table
+
+
+def _against_request(row: Row) -> str:
+    if row["requested"] != row["realized"]:
+        return f"requested {row['requested']}"
+    return f"float: {row['float_because']}" if row["float_because"] else "as requested"
 
 
 _COLUMNS: list[tuple[str, Any]] = [

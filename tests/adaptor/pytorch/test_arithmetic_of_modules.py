@@ -198,3 +198,48 @@ def test_odd_memory_formats_compute_the_same() -> None:
             assert torch.equal(net(x.to(memory_format=torch.channels_last)), want)
             assert torch.equal(net(strided), want)
     assert torch.equal(subbyte.weights(last)["op"].codes, subbyte.weights(quantized)["op"].codes)
+
+
+class Standardized(nn.Conv2d):
+    """Computes with another weight than it holds, in a method that its base's forward calls."""
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return super()._conv_forward(input, weight - weight.mean((1, 2, 3), keepdim=True), bias)
+
+
+class Noted(nn.Conv2d):
+    """Overrides what forward does not come to."""
+
+    def extra_repr(self) -> str:
+        return "noted"
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+
+    def linear(self) -> None:
+        """Nothing of the base's has this name."""
+
+
+@pytest.mark.parametrize("config", ["w8a8", "w8"])
+def test_a_subclass_that_computes_otherwise_is_code_of_its_own(config: str) -> None:
+    x = seeded((2, 3, 6, 6))
+    model = randomized(nn.Sequential(Noted(3, 3, 3), Standardized(3, 4, 3)))
+    quantized = subbyte.quantize(model, config, x)
+    rows = {row["name"]: (row["type"], row["weight_dtype"], row["params"]) for row in subbyte.summary(quantized).rows}
+    assert rows == {"0": ("Conv2d", "int8", 3 * 27 + 3), "1.conv2d": ("conv2d", "fp32", 4 * 27)}
+    with torch.no_grad():
+        assert torch.equal(quantized(x), model[1](quantized[0](x)))
+
+
+@pytest.mark.parametrize("width", [5, 8])  # rows of int4 that end inside of a byte, and on one
+@pytest.mark.parametrize("granularity", ["per_tensor", "per_channel", "per_group(3)"])
+def test_an_index_out_of_range_is_refused_as_by_the_float_table(granularity: str, width: int) -> None:
+    weight = {"dtype": ["int4"], "granularity": [granularity]}
+    config = {"approach": "weight_only", "op_type_dict": {"Embedding": {"weight": weight}}}
+    prepared = subbyte.prepare(randomized(nn.Embedding(10, width)), config)
+    for table in (prepared.eval(), subbyte.convert(prepared)):
+        assert table(torch.tensor([[3, 9]])).shape == (1, 2, width)
+        assert table(torch.tensor(3)).shape == (width,)
+        for index in (-1, 10):
+            with pytest.raises(IndexError, match="out of range"):
+                table(torch.tensor([index]))

@@ -1,6 +1,7 @@
 """What one forward tells: names and types, first and last, depthwise, BatchNorm partners, costs."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -276,3 +277,83 @@ def test_masks_of_eager_attention_are_no_values_to_quantize() -> None:
     rows = {row["name"]: row for row in subbyte.summary(quantized).rows}
     assert not [name for name in rows if name.endswith("attention.self.add")]
     assert not [name for name, row in rows.items() if "first" in row["positions"] and row["type"] != "Embedding"]
+
+
+@dataclass
+class Boxed:
+    """What a model takes or gives, as many do: PyTorch's own containers do not know it."""
+
+    values: list[Tensor]
+    around: list[Any] = field(default_factory=list)
+
+
+class Unboxing(nn.Module):
+    """A residual network around dataclasses, one of which holds itself."""
+
+    def __init__(self, takes: bool, gives: bool) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(6, 6) for _ in range(3))
+        self.takes, self.gives = takes, gives
+
+    def forward(self, given: Any) -> Any:
+        x = given.values[0] if self.takes else given
+        y = self.c(self.b(self.a(x)) + x)
+        boxed = Boxed([y])
+        boxed.around.append(boxed)
+        return {"boxed": boxed} if self.gives else y
+
+
+@pytest.mark.parametrize("gives", [False, True])
+@pytest.mark.parametrize("takes", [False, True])
+def test_tensors_in_dataclasses_are_seen(takes: bool, gives: bool) -> None:
+    x = seeded((16, 6))
+    model = randomized(Unboxing(takes, gives))
+    data = [(Boxed([x]),)] if takes else [(x,)]
+    rows = subbyte.summary(subbyte.quantize(model, "w2a2", data, first_last="int8")).rows
+    assert [(row["name"], row["weight_dtype"], row["activation_dtype"], row["macs"]) for row in rows] == [
+        ("a", "int8", "uint8", 36), ("b", "int2", "uint2", 36), ("add", None, "uint8", 0), ("c", "int8", "uint8", 36),
+    ]  # fmt: skip
+
+
+def swish(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.5 * x)
+
+
+def through_numpy(x: Tensor) -> Tensor:
+    return torch.from_numpy(x.detach().numpy() * 2)
+
+
+class OutOfSight(nn.Module):
+    """A function that no function mode sees stands before the first layer, between two, and after the last."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(6, 6) for _ in range(3))
+        self.function = function
+        self.constant = torch.ones(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.function(self.a(self.function(x)))
+        h = (h + self.constant) @ h.t()
+        return self.function(self.c(self.b(h + self.constant)))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("way", ["script", "vmap", "numpy"])
+def test_what_comes_out_of_sight_is_shown_and_loses_no_position(way: str) -> None:
+    function: Any = {"numpy": through_numpy, "vmap": torch.vmap(torch.tanh)}.get(way) or torch.jit.script(swish)
+    model, x = randomized(OutOfSight(lambda value: function(value))), seeded((6, 6))
+    quantized = subbyte.quantize(model, "w4a4", x, first_last="int8")
+    rows = {row["name"]: row for row in subbyte.summary(quantized).rows if not row["name"].startswith("tanh")}
+    assert {name: row["weight_dtype"] for name, row in rows.items() if row["weight_dtype"]} == {
+        "a": "int8", "b": "int4", "c": "int8",
+    }  # fmt: skip
+    functions = {name: row["float_because"] for name, row in rows.items() if name not in ("a", "b", "c")}
+    assert functions == dict.fromkeys(["add", "matmul", "add_1"], "it reads a tensor whose origin is not known")
+    with torch.no_grad():
+        assert torch.equal(quantized(x), subbyte.prepare(model, "w4a4", x, first_last="int8").eval()(x))
+
+
+def test_constants_of_the_model_are_not_out_of_sight() -> None:
+    found = ops(OutOfSight(torch.relu), seeded((6, 6)))
+    assert not any(op.unfollowed for op in found.values())

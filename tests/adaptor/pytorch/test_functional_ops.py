@@ -13,6 +13,8 @@ from torch import Tensor, nn
 import subbyte
 from networks import randomized, seeded
 
+FLOAT = {"activation": {"dtype": ["fp32"]}}
+
 
 class Two(nn.Module):
     """Two linear ops (so that the values are worth quantizing), then any function of both."""
@@ -74,6 +76,10 @@ def run(function: Callable[..., Tensor], x: Tensor, config: str = "w8a8") -> tup
         (lambda a, b: a * b, torch.mul), (imul, torch.mul), (torch.multiply, torch.mul),
         (lambda a, b: torch.cat([a, b], -1), lambda a, b: torch.cat([a, b], -1)),
         (lambda a, b: torch.cat(tensors=(b, a), dim=0), lambda a, b: torch.cat([b, a])),
+        (lambda a, b: torch.stack([a, b], dim=1), lambda a, b: torch.stack([a, b], 1)),
+        (lambda a, b: torch.hstack([a, b]), lambda a, b: torch.cat([a, b], 1)),
+        (lambda a, b: torch.vstack(tensors=[a, b]), lambda a, b: torch.cat([a, b])),
+        (lambda a, b: torch.column_stack((a, b)), lambda a, b: torch.cat([a, b], 1)),
     ],
 )  # fmt: skip
 def test_elementwise_functions_meet_quantized_inputs(function: Any, reference: Any) -> None:
@@ -97,6 +103,7 @@ def test_add_of_default_precision_is_eight_bit() -> None:
         lambda a, b: a.matmul(other=b),
         lambda a, b: torch.bmm(a, mat2=b),
         lambda a, b: torch.matmul(input=a, other=b),
+        torch.linalg.matmul,
     ],
 )
 @pytest.mark.parametrize("config", ["w8a8", "w4a3", "w1a1"])
@@ -116,6 +123,79 @@ def test_matmul_is_integers_first(spelling: Any, config: str) -> None:
         for value, key in zip(captured, state.input_keys["matmul"], strict=True)
     )
     assert torch.equal(output, (ga @ gb).float() * (sa * sb))
+
+
+@pytest.mark.parametrize(
+    ("function", "reference"),
+    [
+        (lambda a, b: torch.mv(a, vec=b[0]), lambda a, b: a @ b[0]),
+        (lambda a, b: a[0].dot(tensor=b[1]), lambda a, b: a[0] @ b[1]),
+        (lambda a, b: torch.vdot(a[0], b[1]), lambda a, b: a[0] @ b[1]),
+    ],
+)
+def test_products_of_vectors_are_matmul(function: Any, reference: Any) -> None:
+    x = seeded((6, 6))
+    spelt, plain = (subbyte.quantize(randomized(Two(way)), "w4a4", x) for way in (function, reference))
+    (row,) = [row for row in subbyte.summary(spelt).rows if row["type"] == "matmul"]
+    assert row["activation_dtype"] == "uint4"
+    with torch.no_grad():
+        assert torch.equal(spelt(x), plain(x))
+
+
+@pytest.mark.parametrize(
+    ("function", "macs"),
+    [
+        (torch.inner, 6 * 6 * 6),
+        (lambda a, b: torch.tensordot(a, b.T, 1), 6 * 6 * 6),
+        (lambda a, b: torch.tensordot(a, b, 2), 6 * 6),
+        (lambda a, b: torch.linalg.vecdot(a, b[:1]), 6 * 6),
+        (lambda a, b: torch.linalg.multi_dot([a[0], b, a[:, :2]]), 6 * 6 + 6 * 2),
+        (lambda a, b: torch.linalg.multi_dot([a[:, :1], b[:1], a, b[:, 0]]), 6 * 6 + 6 + 6),
+        (lambda a, b: torch.addbmm(torch.zeros(3, 2), a.view(2, 3, 6), b[:4].view(2, 6, 2)), 2 * 3 * 6 * 2),
+        (lambda a, b: a[0].addmv_(a, b[0]), 6 * 6),
+        (lambda a, b: torch.conv_tbc(a.view(2, 3, 6), b.view(1, 6, 6), b[0]), 6 * 6 * 6),
+        (torch.kron, 0),
+        (lambda a, b: torch.outer(a[0], b[0]), 0),
+        (lambda a, b: torch.addr(a, a[0], b[0]), 0),
+    ],
+)  # fmt: skip
+def test_products_that_stay_float_are_shown_with_their_costs(function: Any, macs: int) -> None:
+    x = seeded((6, 6))
+    quantized = subbyte.quantize(randomized(Two(function)), "w8a8", x)
+    rows = [row for row in subbyte.summary(quantized).rows if row["type"] != "Linear"]
+    assert [(row["kernel"], row["macs"]) for row in rows] == [("float", macs // 6)]
+    with torch.no_grad():
+        want = function(quantized.a(x), quantized.b(x))
+        assert torch.equal(quantized(x), want)
+
+
+def test_the_products_of_experts_are_shown_with_their_weights() -> None:
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(16, 16)
+            self.experts = nn.Parameter(torch.randn(3, 8, 16))
+
+        def forward(self, x: Tensor) -> Tensor:
+            ends = torch.tensor([2, 5, 8], dtype=torch.int32)
+            return torch._grouped_mm(self.fc(x), self.experts.transpose(-2, -1), offs=ends)
+
+    quantized = subbyte.quantize(randomized(Experts()), "w4a8", seeded((8, 16)))
+    rows = {row["type"]: row for row in subbyte.summary(quantized).rows}
+    assert (rows["grouped_mm"]["params"], rows["grouped_mm"]["macs"]) == (3 * 8 * 16, 16 * 8)
+    assert rows["grouped_mm"]["weight_dtype"] == "fp32"
+    assert rows["Linear"]["positions"] == ["first"]
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int64])
+def test_products_of_other_numbers_are_exact(dtype: torch.dtype) -> None:
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        return (a * 100).to(dtype) @ (b * 100).to(dtype)
+
+    x = seeded((6, 6))
+    quantized = subbyte.quantize(randomized(Two(product)), {"op_type_dict": {"mul": FLOAT}}, x)
+    with torch.no_grad():
+        assert torch.equal(quantized(x), product(quantized.a(x), quantized.b(x)))
 
 
 def test_a_long_matmul_is_exact_above_the_range_of_fp32() -> None:
@@ -215,6 +295,16 @@ def test_activation_functions_read_a_quantized_input(name: str) -> None:
     state = quantized.subbyte_state
     grid, scale = codes_and_params(captured[0], state.quantizers[state.input_keys[name][0]])
     assert torch.equal(output, call(grid.float() * scale, output))
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [(lambda a, b: torch.special.softmax(a, -1), "softmax"), (lambda a, b: torch.special.expit(input=a), "sigmoid")],
+)
+def test_activation_functions_by_other_names(spelling: Any, name: str) -> None:
+    x = seeded((5, 6))
+    rows = subbyte.summary(subbyte.quantize(randomized(Two(spelling)), "w8a8", x)).rows
+    assert [row["activation_dtype"] for row in rows if row["type"] == name] == ["uint8"]
 
 
 @pytest.mark.parametrize(

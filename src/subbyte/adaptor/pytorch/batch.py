@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from subbyte.adaptor.pytorch.tensors import tensors_in
 from subbyte.errors import CalibrationError, SubbyteError
 
 _SIMPLE = (Tensor, int, float, str, type(None))  # whose samples are known
@@ -61,7 +62,7 @@ class Batch:
         return Batch(tree_map(cut, self.args), tree_map(cut, self.kwargs), self.index)
 
     def _lengths(self) -> list[int]:
-        tensors = [x for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, Tensor)]
+        tensors = tensors_in((self.args, self.kwargs))
         return [x.shape[0] for x in tensors if x.ndim]
 
     def copied(self) -> "Batch":
@@ -83,7 +84,7 @@ class Batch:
         except SubbyteError:
             raise
         except Exception as error:  # whatever the model's own code raises; no interrupt, which is none
-            shapes = [tuple(x.shape) for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, Tensor)]
+            shapes = [tuple(x.shape) for x in tensors_in((self.args, self.kwargs))]
             raise CalibrationError(
                 f"the model does not run on calibration batch {self.index} (tensors of shapes {shapes}): "
                 f"{type(error).__name__}: {error}; give batches as the model's forward takes them"

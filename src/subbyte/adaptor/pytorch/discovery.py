@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.call_site import call_site
@@ -17,6 +16,7 @@ from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_OPS, FUNCTIONAL_TY
 from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.modules import WeightedHandler
 from subbyte.adaptor.pytorch.swap import float_class, positional
+from subbyte.adaptor.pytorch.tensors import leaves_in, tensors_in
 from subbyte.adaptor.pytorch.trace import (
     NORMS,
     Node,
@@ -47,17 +47,18 @@ class _DiscoveryMode(TorchFunctionMode):
         if function in COMPOSITES:
             with self:
                 return COMPOSITES[function](*args, **kwargs)
-        leaves = tree_leaves((args, kwargs))
+        leaves = leaves_in((args, kwargs))
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         target = written(function, args, kwargs)
         trace.refuse_writing(target, function)
-        sources = trace.known(tensors)
         output = function(*args, **kwargs)
-        outputs = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
+        outputs = tensors_in(output)
         if isinstance(target, Tensor):
             outputs.append(target)
         if not outputs:
             return output
+        trace.note_unfollowed(tensors)
+        sources = trace.known(tensors)
         trace.note_weights_read(leaves)
         op = FUNCTIONAL_OPS.get(function)
         name, weighted = "", False
@@ -97,9 +98,9 @@ def discover(model: nn.Module, batch: Batch, names: dict[tuple[str, str, str], s
         owners={id(weight): name for weight, name in weights.items()},
         weight_memory={memory_of(weight): name for weight, name in weights.items()},
         graph=Graph(read_by_code=held_by_code(model)),
+        constants={id(x) for module in paths for x in tensors_in([*vars(module).values()])},
     )
-    inputs = [x for x in tree_leaves((batch.args, batch.kwargs)) if isinstance(x, Tensor)]
-    for index, x in enumerate(inputs):
+    for index, x in enumerate(tensors_in((batch.args, batch.kwargs))):
         key = f"input{index}"
         trace.nodes[key] = Node(())
         trace.lengths[key] = x.shape[0] if x.ndim else 1
@@ -156,17 +157,10 @@ def _mark_calls(trace: Trace) -> None:
 
 def _mark_last(trace: Trace, output: Any) -> None:
     """Last: every weighted op whose value reaches the output through no other weighted op."""
-    pending = [value.producer for value in trace.known(_tensors(output)) if value is not None]
-    seen: set[str] = set()
-    while pending:
-        key = pending.pop()
-        if key in seen:
-            continue
-        seen.add(key)
+    trace.note_unfollowed(tensors_in(output))
+    for key in trace.behind(value.producer for value in trace.known(tensors_in(output)) if value is not None):
         node = trace.nodes[key]
-        if not node.weighted:
-            pending.extend(node.sources)
-        elif node.op in trace.graph.ops:
+        if node.weighted and node.op in trace.graph.ops:
             op = trace.graph.ops[node.op]
             trace.graph.ops[node.op] = replace(op, positions=op.positions | {"last"})
 
@@ -177,7 +171,7 @@ def _mark_norms(trace: Trace, model: nn.Module, output: Any) -> None:
     for key, node in trace.nodes.items():
         for source in node.sources:
             readers.setdefault(source, []).append(key)
-    shown = {value.producer for value in trace.known(_tensors(output)) if value is not None}
+    shown = {value.producer for value in trace.known(tensors_in(output)) if value is not None}
     ran: dict[str, int] = {}
     for node in trace.nodes.values():
         for name in (node.op, node.norm):
@@ -200,7 +194,3 @@ def _fits(model: nn.Module, op: str, norm: str, trace: Trace) -> bool:
     assert isinstance(batch_norm, NORMS)
     channels = handler.output_channels(module)
     return batch_norm.running_mean is not None and batch_norm.num_features == channels
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]

@@ -1,7 +1,8 @@
 """The torch functions that multiply and are not quantized, such as `linear` with a parameter: shown as float."""
 
 from collections.abc import Callable, Iterable, Sequence
-from math import prod
+from functools import cache
+from math import isqrt, prod
 from typing import Any
 
 import torch
@@ -74,6 +75,37 @@ class Einsum(FunctionalOp):
         return prod(sizes.values())
 
 
+class MatrixChain(FunctionalOp):
+    """`linalg.multi_dot`, which stays float."""
+
+    op_type = "multi_dot"
+    needs_all = False
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        given = args or (kwargs["tensors"],)
+        return [x for each in given for x in (each if isinstance(each, tuple | list) else [each])]
+
+    def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
+        return function(*args, **kwargs)
+
+    def is_weighted(self, parameters: list[bool]) -> bool:
+        return any(parameters)
+
+    def macs(self, inputs: list[Tensor], output: Tensor, args: tuple[Any, ...]) -> int:
+        """Those of the cheapest order, in which PyTorch multiplies."""
+        first, last = inputs[0], inputs[-1]
+        sizes = [1 if first.ndim == 1 else len(first), *(len(x) for x in inputs[1:])]
+        return _cheapest((*sizes, 1 if last.ndim == 1 else last.shape[-1]))
+
+
+@cache
+def _cheapest(sizes: tuple[int, ...]) -> int:
+    """Multiply-accumulates of a chain of matrices [sizes[0], sizes[1]], [sizes[1], sizes[2]], ..."""
+    splits = range(1, len(sizes) - 1)
+    whole = sizes[0] * sizes[-1]
+    return min((_cheapest(sizes[: at + 1]) + _cheapest(sizes[at:]) + whole * sizes[at] for at in splits), default=0)
+
+
 def _labels(args: tuple[Any, ...]) -> list[list[Any]]:
     """The labels of each operand's axes, from `("ij,jk", a, b)` or `(a, [0, 1], b, [1, 2])`."""
     if not isinstance(args[0], str):
@@ -116,12 +148,58 @@ def _bilinear(factors: list[Tensor], output: Tensor) -> int:
 
 
 def _columns(factors: list[Tensor], output: Tensor) -> int:
-    """Each output sums over a row of the first matrix."""
-    return output.numel() * factors[0].shape[-1]
+    """Each entry of the first matrix meets a row of the second."""
+    return factors[0].numel() * factors[1].shape[-1]
+
+
+def _inner(factors: list[Tensor], output: Tensor) -> int:
+    """Each output sums over the last axis of both."""
+    return output.numel() * prod(factors[0].shape[-1:])
+
+
+def _grouped(factors: list[Tensor], output: Tensor) -> int:
+    """Rows in groups, each with a matrix of its own; or columns, or what is summed over, in groups."""
+    return min(_columns(factors, output), _inner(factors, output))
+
+
+def _contracted(factors: list[Tensor], output: Tensor) -> int:
+    """[rows, sum] and [sum, columns], whatever axes these are, make [rows, columns]."""
+    return isqrt(factors[0].numel() * factors[1].numel() * output.numel())
+
+
+def _met(factors: list[Tensor], output: Tensor) -> int:
+    """Each entry of the first meets one of the second, where both are of one shape."""
+    return prod(torch.broadcast_shapes(*(x.shape for x in factors)))
+
+
+def _first(factors: list[Tensor], output: Tensor) -> int:
+    """Each entry of the matrix meets one of the vector."""
+    return factors[0].numel()
+
+
+def _taps(factors: list[Tensor], output: Tensor) -> int:
+    """Each output sums over a filter [taps, inputs, outputs]."""
+    return output.numel() * prod(factors[1].shape[:-1])
 
 
 def _none(factors: list[Tensor], output: Tensor) -> int:
     return 0
+
+
+_PRODUCTS = {
+    "addmm": ("input mat1* mat2*", _columns),
+    "baddbmm": ("input batch1* batch2*", _columns),
+    "addbmm": ("input batch1* batch2*", _columns),
+    "addmv": ("input mat* vec*", _first),
+    "addr": ("input vec1* vec2*", _none),
+    "outer": ("input* vec2*", _none),
+    "ger": ("input* vec2*", _none),
+    "kron": ("input* other*", _none),
+    "inner": ("input* other*", _inner),
+    "vecdot": ("x* y*", _met),
+    "tensordot": ("a* b*", _contracted),
+    "_grouped_mm": ("input* mat2*", _grouped),
+}
 
 
 def _table() -> dict[Function, FunctionalOp]:
@@ -133,12 +211,19 @@ def _table() -> dict[Function, FunctionalOp]:
     }
     counts |= {f"conv{n}d": ("input* weight* bias", _filters) for n in (1, 2, 3)}
     counts |= {f"conv_transpose{n}d": ("input* weight* bias", _transposed_filters) for n in (1, 2, 3)}
-    table: dict[Function, FunctionalOp] = {torch.einsum: Einsum()}
+    counts["conv_tbc"] = ("input* weight* bias", _taps)
+    chain = MatrixChain()
+    table: dict[Function, FunctionalOp] = {
+        torch.einsum: Einsum(), torch.linalg.multi_dot: chain, torch.chain_matmul: chain,
+    }  # fmt: skip
     for name, (factors, count) in counts.items():
         table[getattr(F, name)] = FloatFunction(name, factors, count, has_weight=True)
-    for name, factors in (("addmm", "input mat1* mat2*"), ("baddbmm", "input batch1* batch2*")):
-        op = FloatFunction(name, factors, _columns, has_weight=False)
-        table |= {getattr(torch, name): op, getattr(Tensor, name): op}
+    for name, (factors, count) in _PRODUCTS.items():
+        op = FloatFunction(name.lstrip("_"), factors, count, has_weight=False)
+        for holder in (torch, Tensor, torch.linalg):
+            for spelling in (name, f"{name}_"):
+                if hasattr(holder, spelling):
+                    table[getattr(holder, spelling)] = op
     return table
 
 

@@ -43,7 +43,7 @@ class Elementwise(FunctionalOp):
 
 
 class Concatenation(FunctionalOp):
-    """`cat`: inputs share one quantizer, so codes are joined as they are."""
+    """`cat`, `stack`, ...: inputs share one quantizer, so codes are joined as they are."""
 
     op_type = "cat"
     shares_params = True
@@ -60,13 +60,15 @@ class Concatenation(FunctionalOp):
 
 
 class MatrixProduct(FunctionalOp):
-    """`matmul`, `bmm` of two activations: integers first."""
+    """`matmul`, `bmm`, `mv`, ... of two activations: integers first. Integers and complex numbers stay as they are."""
 
     op_type = "matmul"
     role = "matmul"
 
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        return [*args[:2], *(kwargs[key] for key in ("input", "other", "mat2") if key in kwargs)]
+        names = ("input", "other", "mat2", "vec", "tensor")
+        tensors = [*args[:2], *(kwargs[key] for key in names if key in kwargs)]
+        return tensors if all(x.is_floating_point() for x in tensors) else []
 
     def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
         a, b = self.inputs(args, kwargs)
@@ -170,6 +172,8 @@ def product(a: Tensor, b: Tensor, a_quantizer: InputQuantizer | None, b_quantize
 
 _T = Tensor
 _ACTIVATIONS = ("gelu", "silu", "sigmoid", "tanh", "softmax", "hardswish", "hardsigmoid", "elu", "leaky_relu")
+_JOINS = ("cat", "concat", "concatenate", "stack", "hstack", "vstack", "row_stack", "dstack", "column_stack")
+_PRODUCTS = ("matmul", "bmm", "mm", "mv", "dot", "vdot")
 
 
 def _table() -> dict[Function, FunctionalOp]:
@@ -178,14 +182,16 @@ def _table() -> dict[Function, FunctionalOp]:
     table: dict[Function, FunctionalOp] = {F.scaled_dot_product_attention: attention}
     table |= dict.fromkeys([torch.add, _T.add, _T.__add__, _T.__radd__, _T.__iadd__, _T.add_], add)
     table |= dict.fromkeys([torch.mul, torch.multiply, _T.mul, _T.__mul__, _T.__rmul__, _T.__imul__, _T.mul_], mul)
-    table |= dict.fromkeys([torch.cat, torch.concat, torch.concatenate], cat)
-    table |= dict.fromkeys([torch.matmul, torch.bmm, torch.mm, _T.matmul, _T.bmm, _T.mm, _T.__matmul__], matmul)
+    table |= dict.fromkeys([getattr(torch, name) for name in _JOINS], cat)
+    table |= {torch.linalg.matmul: matmul, _T.__matmul__: matmul}
+    table |= {getattr(holder, name): matmul for name in _PRODUCTS for holder in (torch, _T)}
     for name in _ACTIVATIONS:
         activation = Softmax(name) if name == "softmax" else Activation(name)
         for holder in (F, torch, _T):
             for spelling in (name, f"{name}_"):
                 if hasattr(holder, spelling):
                     table[getattr(holder, spelling)] = activation
+    table |= {torch.special.softmax: table[torch.softmax], torch.special.expit: table[torch.sigmoid]}
     return table | FLOAT_FUNCTIONS
 
 

@@ -37,6 +37,7 @@ class Op:
         norm: the BatchNorm that follows it and nothing else, or empty.
         fused: whether it is computed as part of the op before it (see `fuse`).
         parameters: of a function that multiplies by parameters, their names.
+        unfollowed: of a function, whether it reads values of unknown origin, which are not quantized.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Op:
     norm: str = ""
     fused: bool = False
     parameters: tuple[str, ...] = ()
+    unfollowed: bool = False
 
     @property
     def info(self) -> OpInfo:
@@ -75,6 +77,7 @@ class Op:
             norm=self.norm if self.calls else other.norm,
             fused=self.fused if self.calls else other.fused,
             parameters=tuple(sorted({*self.parameters, *other.parameters})),
+            unfollowed=self.unfollowed or other.unfollowed,
         )
 
 

@@ -1,12 +1,12 @@
 """What one forward shows while it runs: ops, who makes and who reads each value."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from subbyte.adaptor.pytorch.call_site import call_site
@@ -15,6 +15,7 @@ from subbyte.adaptor.pytorch.graph import Call, Graph, Op
 from subbyte.adaptor.pytorch.holders import other_holders
 from subbyte.adaptor.pytorch.modules import ModuleHandler, handler_of
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
+from subbyte.adaptor.pytorch.tensors import tensors_in
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -28,12 +29,14 @@ class Value:
         inputs: the network's inputs that it reads through no weighted op.
         weighted: whether a weighted op lies behind it.
         parameters: what it is made of, where that is parameters alone.
+        unfollowed: whether it is made of a tensor of unknown origin (see Trace.note_unfollowed), and not of data.
     """
 
     producer: str
     inputs: frozenset[str] = frozenset()
     weighted: bool = False
     parameters: frozenset[str] = frozenset()
+    unfollowed: bool = False
 
     @property
     def is_data(self) -> bool:
@@ -64,6 +67,7 @@ class Trace:
     parameters: dict[int, str] = field(default_factory=dict)
     owners: dict[int, str] = field(default_factory=dict)
     weight_memory: dict[int, str] = field(default_factory=dict)
+    constants: set[int] = field(default_factory=set)
     lengths: dict[str, int] = field(default_factory=dict)
     macs: Counter[str] = field(default_factory=Counter)
     operands: dict[tuple[str, str], list[list[Value | None]]] = field(default_factory=dict)
@@ -98,6 +102,30 @@ class Trace:
         value = self.values.get(x)
         return frozenset() if value is None else value.parameters
 
+    def note_unfollowed(self, tensors: Any) -> None:
+        """Note float tensors that were made where no function is seen: by TorchScript, vmap, NumPy.
+
+        They are taken to come from all that nothing has read so far. Such a tensor may as well be a constant that
+        lies outside of the model, so it is no signal.
+        """
+        for x in tensors:
+            held = isinstance(x, nn.Parameter | PackedWeight) or id(x) in self.constants or x in self.values
+            if x.is_floating_point() and not held:
+                key = self.unique(f"{self.scope}.unseen@{call_site()}")
+                read = {source for node in self.nodes.values() for source in node.sources}
+                self.nodes[key] = Node(tuple(name for name in self.nodes if name not in read))
+                self.values[x] = Value(key, unfollowed=True)
+
+    def behind(self, keys: Iterable[str]) -> set[str]:
+        """These nodes and all that they come from, as far as the nearest weighted ops, these included."""
+        pending, seen = list(keys), set[str]()
+        while pending:
+            key = pending.pop()
+            if key not in seen:
+                seen.add(key)
+                pending.extend(() if self.nodes[key].weighted else self.nodes[key].sources)
+        return seen
+
     def new_value(self, key: str, tensors: Any, outputs: Any, weighted: bool) -> None:
         """Note where outputs come from: from these tensors, through the node `key`."""
         known = [source for source in self.known(tensors) if source is not None]
@@ -107,10 +135,10 @@ class Trace:
             weighted=weighted or any(source.weighted for source in known),
         )
         if not value.is_data:
-            value = replace(value, parameters=frozenset().union(*map(self.parameters_of, tensors)))
-        for output in tree_leaves(outputs):
-            if isinstance(output, Tensor):
-                self.values[output] = value
+            parameters = frozenset().union(*map(self.parameters_of, tensors))
+            value = replace(value, parameters=parameters, unfollowed=any(source.unfollowed for source in known))
+        for output in tensors_in(outputs):
+            self.values[output] = value
 
     def note_reading(self, name: str, tensors: Any) -> None:
         """Note which inputs of the network a weighted op reads.
@@ -123,6 +151,10 @@ class Trace:
                 self.reading.setdefault(name, set()).update(source.inputs)
                 self.entries.update(source.inputs if not source.weighted else ())
                 self.signals.update(source.inputs if not source.weighted and x.is_floating_point() else ())
+            if source is not None and source.unfollowed:
+                inputs = self.behind([source.producer]) & self.lengths.keys()
+                self.reading[name].update(inputs)
+                self.entries.update(inputs)
 
     def unique(self, key: str) -> str:
         """A node for each call: a loop calls the same place several times."""
@@ -131,7 +163,8 @@ class Trace:
 
     def record_module(self, module: nn.Module, inputs: Any, output: Any) -> None:
         name = self.names[module]
-        tensors = [x for x in tree_leaves(inputs) if isinstance(x, Tensor)]
+        tensors = tensors_in(inputs)
+        self.note_unfollowed(tensors)
         sources = self.known(tensors)
         producers = tuple(source.producer for source in sources if source is not None)
         key = self.unique(name)
@@ -166,7 +199,10 @@ class Trace:
         weighted = op.is_weighted([bool(names) for names in parameters])
         read = frozenset().union(*parameters) if weighted else frozenset()
         call = Call(site, producers, quantizable=False)
-        recorded = Op(name, op.op_type, op.role, "function", self.scope, (call,), parameters=tuple(sorted(read)))
+        recorded = Op(
+            name, op.op_type, op.role, "function", self.scope, (call,),
+            parameters=tuple(sorted(read)), unfollowed=any(source and source.unfollowed for source in sources),
+        )  # fmt: skip
         self.graph.merge(Graph({name: recorded}))
         self.graph.order.setdefault(self.scope, []).append((op.op_type, site))
         self.macs[name] += op.macs(inputs, output, args)

@@ -41,8 +41,12 @@ class WeightOperand:
         return self.grid * self.scale if self.scale.ndim == 0 else fold_into(self.grid, self.scale, handler)
 
     def rows(self, index: Tensor, spec: TensorSpec) -> Tensor:
-        """The values (fp32) of some rows of a table."""
-        rows = self.grid[index]
+        """The values (fp32) of some rows of a table.
+
+        Raises:
+            IndexError: an index is out of range; none counts from the end.
+        """
+        rows = self.grid.index_select(0, index.reshape(-1)).view(*index.shape, -1)
         if self.scale.ndim == 0:
             return rows * self.scale
         scale = self.scale[index]
