@@ -34,7 +34,7 @@ class Table:
         """By section, without those that are excluded."""
         return {section: entry for section, entry in self._all.items() if section not in self.excluded}
 
-    def siblings(self, tensor: str) -> list[TensorCapability]:
+    def lists(self, tensor: str) -> list[TensorCapability]:
         """The lists of every section for one tensor."""
         return [lists for entry in self._all.values() if (lists := entry.tensor(tensor)) is not None]
 
@@ -44,7 +44,10 @@ class Table:
         lists = entry.tensor(tensor)
         if lists is None or value in self.excluded:
             return False
-        return field not in FIELDS or self.capability.allows(lists, self.siblings(tensor), field, value)
+        if field not in FIELDS:
+            return True
+        siblings = self.capability.siblings(self.op.type, self.mode, tensor)
+        return self.capability.allows(lists, siblings, field, value)
 
     def default(self, lists: TensorCapability, field: str) -> str | None:
         """The default of a field: the first of its list that is neither `*` nor excluded."""
@@ -216,14 +219,14 @@ def _objections(table: Table, fields: Wishes) -> Iterable[str]:
 
 def _not_allowed(table: Table, name: str, values: Iterable[Any], source: str) -> ConfigError:
     tensor, field = name.split(".")
-    siblings = table.siblings(tensor)
+    listed = table.lists(tensor)
     where = f"{table}: {source}"
-    if not siblings:
+    if not listed:
         hint = f"; in {table.mode} mode no section quantizes its {tensor}"
         other = [mode for mode in table.capability.modes(table.op.type) if _has(table, mode, tensor)]
         hint += f" (quant_mode {listing(other)} does)" if other else ""
         return ConfigError(f"{where} asks for {name} {'/'.join(map(str, values))}{hint}")
-    allowed = {option for lists in siblings for option in lists.options(field) if option != ANY} - table.excluded
+    allowed = {option for lists in listed for option in lists.options(field) if option != ANY} - table.excluded
     wanted = "/".join(map(str, values))
     return ConfigError(
         f"{where} asks for {name} {wanted!r}, which {table.capability.name} does not list for "
