@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from subbyte.config import PostTrainingQuantConfig, as_request
+from subbyte.capability import load_capability
+from subbyte.config import PostTrainingQuantConfig, as_request, resolve
+from subbyte.dtypes import DataType, register_dtype
 from subbyte.errors import ConfigError
-from subbyte.spec import OpConfig, TensorSpec, TuneConfig
+from subbyte.spec import OpConfig, OpInfo, TensorSpec, TuneConfig
 
 
 def test_defaults() -> None:
@@ -102,3 +104,28 @@ def test_errors_of_a_file_name_it(tmp_path: Path, text: str, message: str) -> No
     assert message in str(caught.value)
     with pytest.raises(ConfigError, match=r"missing\.yaml: cannot be read"):
         as_request("missing.yaml")
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (DataType("int4", values=(-1.0, -0.5, 0.5)), "'int4': the name is taken by"),
+        (DataType("configt1", values=(-1.0, 0.5)), "'configt1' is not registered; give it to register_dtype"),
+    ],
+)
+def test_a_data_type_that_its_name_does_not_stand_for_is_refused(other: DataType, message: str) -> None:
+    wishes: list[Any] = [{"weight": {"dtype": other}}, {"weight": {"dtype": ["int8", other]}}]
+    if other.name != "int4":  # of the other no spec can be made
+        wishes += [{"weight": TensorSpec(other)}, OpConfig(weight=TensorSpec(other))]
+    for wish in wishes:
+        with pytest.raises(ConfigError, match=message):
+            PostTrainingQuantConfig(op_name_dict={"fc": wish})
+
+
+def test_a_spec_of_a_name_that_was_registered_as_another_since_is_refused() -> None:
+    given = TuneConfig({("fc", "Linear"): OpConfig(weight=TensorSpec(DataType("configt2", values=(-1.0, 0.5))))})
+    with pytest.raises(ConfigError, match="'configt2' is not registered"):
+        resolve(load_capability(), [OpInfo("fc", "Linear", "weighted")], given)
+    register_dtype(DataType("configt2", values=(-1.0, 0.25)))
+    with pytest.raises(ConfigError, match="'configt2': the name is taken by"):
+        resolve(load_capability(), [OpInfo("fc", "Linear", "weighted")], given)
