@@ -233,6 +233,10 @@ class TestPrecedence:
         assert found[ADD.name] == ("-", "uint8")
         assert tuned({"op_name_dict": {r"layer1\..*": "w4"}}).op[ADD.key] == OpConfig()
 
+    def test_a_type_that_the_model_lacks_may_be_named(self) -> None:
+        request = {"op_type_dict": {"Conv3d": "w4a4", "ConvTranspose.*": {"weight": {"dtype": "int4"}}, "tanh": "fp32"}}
+        assert tuned(request) == tuned({})
+
     def test_an_exact_name_is_no_pattern(self) -> None:
         ops = [OpInfo("a.b", "Linear", "weighted"), OpInfo("a_b", "Linear", "weighted")]
         tune = resolve(CPU, ops, {"op_name_dict": {"a.b": "w4a4"}})
@@ -256,8 +260,9 @@ class TestFloat:
         assert tune.sources[FC.key]["quant_mode"] == "op_name_dict['fc']"
 
     def test_float_as_an_alternative(self) -> None:
-        request = {"op_name_dict": {"fc": {"weight": {"dtype": ["nope4", "fp32"]}}}}
-        assert tuned(request).op[FC.key] == OpConfig()
+        request = {"op_name_dict": {"fc": {"weight": {"dtype": ["int4", "fp32"]}}}}
+        chip = load_capability({"extends": "pytorch_cpu", "capabilities": {"int4": None}})
+        assert tuned(request, capability=chip).op[FC.key] == OpConfig()
 
     def test_recipes(self) -> None:
         tune = tuned(

@@ -3,7 +3,13 @@
 from subbyte.calibration import kl, mean_abs, minmax, mse, percentile, twn  # noqa: F401  (they register themselves)
 from subbyte.calibration.calibrate import calibrate_statistics, calibrate_tensor, params_of, quantize_tensor
 from subbyte.calibration.distribution import Distribution
-from subbyte.calibration.registry import Algorithm, algorithm_of, register_algorithm, registered_algorithms
+from subbyte.calibration.registry import (
+    Algorithm,
+    algorithm_of,
+    parse_algorithm,
+    register_algorithm,
+    registered_algorithms,
+)
 from subbyte.calibration.statistics import Histogram, MeanAbs, MinMax, MovingAverageMinMax, Statistics
 
 __all__ = [
@@ -18,6 +24,7 @@ __all__ = [
     "calibrate_statistics",
     "calibrate_tensor",
     "params_of",
+    "parse_algorithm",
     "quantize_tensor",
     "register_algorithm",
     "registered_algorithms",

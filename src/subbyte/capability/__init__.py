@@ -2,6 +2,7 @@
 
 from subbyte.capability.loader import built_in_capabilities, load_capability
 from subbyte.capability.ranges import derived_ranges
+from subbyte.capability.registries import check_name
 from subbyte.capability.schema import (
     ANY,
     FIELDS,
@@ -28,6 +29,7 @@ __all__ = [
     "TensorCapability",
     "base_name",
     "built_in_capabilities",
+    "check_name",
     "derived_ranges",
     "load_capability",
     "parse_shorthand",

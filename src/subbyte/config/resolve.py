@@ -51,6 +51,9 @@ def resolve(capability: Capability, ops: Sequence[OpInfo], config: Any, first_la
     for op in ops:
         resolved = _Op(capability, op, request, excluded).resolve(rules.for_op(op))
         configs[op.key], sources[op.key] = resolved
+    for op in rules.absent():  # one request may serve several models, but not be wrong for each
+        _Op(capability, op, request, excluded).resolve(rules.for_op(op))
+    rules.check_names()  # last: of what an op cannot have, its own error says what it can
     return TuneConfig(configs, sources)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from subbyte.capability import Capability, parse_shorthand
+from subbyte.capability import FIELDS, Capability, check_name, parse_shorthand
 from subbyte.config.fields import Values, parse_fields
 from subbyte.config.post_training import PostTrainingQuantConfig
 from subbyte.dtypes import registered_dtypes
@@ -84,6 +84,31 @@ class RuleBook:
         rules += [rule for positions, rule in self._positions if positions & op.positions]
         rules += [rule for names, rule in self._names if op.name in names]
         return [_mode_alone(rule) if rule.multiplying and op.role == "other" else rule for rule in rules]
+
+    def absent(self) -> list[OpInfo]:
+        """An op of each type that only rules speak of which speak of no op of the model."""
+        present = {op.type for op in self._ops}
+        types = {op_type for keys, _ in self._types if keys.isdisjoint(present) for op_type in keys}
+        return [self._imagined(op_type) for op_type in sorted(types)]
+
+    def _imagined(self, op_type: str) -> OpInfo:
+        weighted = "weight" in self._capability.tensors(op_type)
+        return OpInfo("(none in this model)", op_type, "weighted" if weighted else "other")
+
+    def check_names(self) -> None:
+        """Refuse a name that no capability knows, which would be an alternative that is never taken.
+
+        Raises:
+            ConfigError: with the nearest spelling.
+        """
+        for _, rule in [*self._types, *self._names]:
+            for key, values in rule.fields.items():
+                field = key.split(".")[-1]
+                for value in values if field in FIELDS else ():
+                    try:
+                        check_name(field, value)
+                    except SubbyteError as error:
+                        raise ConfigError(f"{rule.source}: {key}: {error}") from None
 
     def _named(self, text: str, source: str, level: Level, pattern: bool = False) -> Rule:
         """The rule for a precision's name: a section, a data type, a shorthand."""
