@@ -124,6 +124,36 @@ def test_a_name_against_a_constraint_is_refused(wish: Any) -> None:
     assert "constraint 'w8a8'" in message
 
 
+@pytest.mark.parametrize(
+    ("request_", "first_last", "source"),
+    [
+        ({"op_type_dict": {"Conv2d": "w2a2"}}, None, "op_type_dict['Conv2d'] asks for weight.dtype int2"),
+        ({"op_type_dict": {"Conv.*": "w2a8"}}, None, "op_type_dict['Conv.*'] asks for weight.dtype int2"),
+        ({"op_type_dict": {"Conv2d": "fp32"}}, None, "op_type_dict['Conv2d'] asks for weight.dtype fp32"),
+        ({"op_type_dict": {"Conv2d": {"weight": {"dtype": "int2"}}}}, None, "op_type_dict['Conv2d'] asks for weight.dtype int2"),
+        ({}, "w4a8", "first_last='w4a8' asks for weight.dtype int4"),
+        ({"first_last": "w8"}, None, "first_last='w8' asks for activation.dtype fp32"),
+        ({"recipes": {"first_conv_or_matmul_quantization": False}}, None, "recipes['first_conv_or_matmul_quantization']=False asks for weight.dtype fp32"),
+    ],
+)  # fmt: skip
+def test_a_type_or_position_against_a_constraint_is_refused(
+    request_: dict[str, Any], first_last: str | None, source: str
+) -> None:
+    capability = chip({"where": {"position": "first"}, "precision": "w8a8"})
+    message = refused(request_, first_last, capability)
+    assert f"op 'conv1' (Conv2d): {source}, but constraint 'w8a8' (capability dictionary) asks for" in message
+
+
+def test_a_weight_only_constraint_refuses_an_activation() -> None:
+    capability = chip({"where": {"op": "Linear"}, "precision": "w8"})
+    message = refused({"op_name_dict": {"fc": "w8a8"}}, capability=capability)
+    assert "op_name_dict['fc'] asks for activation.dtype uint8, but constraint 'w8'" in message
+    tune = {"op": {FC.key: {"weight": {**WEIGHT, "dtype": "int8"}, "activation": INPUT}}}
+    assert "TuneConfig gives activation.dtype uint8, but constraint 'w8'" in refused(tune, capability=capability)
+    config = resolve(capability, OPS, "w4a4").op[FC.key]
+    assert (str(config.weight.dtype if config.weight else ""), config.activation) == ("int8", None)
+
+
 def test_ambiguous_names_the_sections() -> None:
     lists = {"scheme": ["sym"], "granularity": ["per_tensor"], "algorithm": ["minmax"]}
     sections = {

@@ -21,8 +21,8 @@ Resolved = tuple[OpConfig, Sources]
 def resolve(capability: Capability, ops: Sequence[OpInfo], config: Any, first_last: str | None = None) -> TuneConfig:
     """Decide what every op of a model gets.
 
-    Weakest first, merged field by field: global precision, op types, constraints of the capability,
-    first/last and recipes, op names.
+    Weakest first, merged field by field: global precision, op types, first/last and recipes, op names. The
+    capability's constraints narrow the global precision and its own default; anything else must agree with them.
 
     Args:
         capability: what the ops can do.

@@ -45,8 +45,8 @@ class Rule:
 class RuleBook:
     """All rules of a request, checked against a model; `for_op` gives those of one op, weakest first.
 
-    The order is: global precision, op types, constraints of the capability, first/last and recipes,
-    op names; within each the order given.
+    The order is: global precision, constraints of the capability, op types, first/last and recipes,
+    op names; within each the order given. What comes after a constraint must agree with it (see `wishes`).
 
     Raises:
         ConfigError: a key matches nothing, a precision cannot be read or is excluded, or positions are
@@ -79,8 +79,8 @@ class RuleBook:
     def for_op(self, op: OpInfo) -> list[Rule]:
         """The rules that speak of an op, weakest first."""
         rules = [self._global] if self._global else []
-        rules += [rule for types, rule in self._types if op.type in types]
         rules += [rule for constraint, rule in self._constraints if constraint.applies_to(op)]
+        rules += [rule for types, rule in self._types if op.type in types]
         rules += [rule for positions, rule in self._positions if positions & op.positions]
         rules += [rule for names, rule in self._names if op.name in names]
         return [_mode_alone(rule) if rule.multiplying and op.role == "other" else rule for rule in rules]
