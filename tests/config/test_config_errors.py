@@ -11,10 +11,10 @@ from subbyte.errors import ConfigError
 from subbyte.spec import OpConfig, OpInfo, TuneConfig
 
 CPU = load_capability()
-CONV = OpInfo("conv1", "Conv2d", "weighted", frozenset({"first"}))
+CONV = OpInfo("conv1", "Conv2d", "weighted", frozenset({"first"}), product_positions=frozenset({"first"}))
 ADD = OpInfo("layer1.add", "add", "other")
 EMBEDDING = OpInfo("embed", "Embedding", "weighted")
-FC = OpInfo("fc", "Linear", "weighted", frozenset({"last"}))
+FC = OpInfo("fc", "Linear", "weighted", frozenset({"last"}), product_positions=frozenset({"last"}))
 LSTM = OpInfo("lstm", "LSTM", "weighted")
 OPS = [CONV, ADD, EMBEDDING, FC, LSTM]
 

@@ -12,13 +12,13 @@ from subbyte.spec import OpConfig, OpInfo, TensorSpec, TuneConfig
 
 CPU = load_capability()
 FIRST, LAST = frozenset({"first"}), frozenset({"last"})
-CONV1 = OpInfo("conv1", "Conv2d", "weighted", FIRST)  # type: ignore[arg-type]
+CONV1 = OpInfo("conv1", "Conv2d", "weighted", FIRST, product_positions=FIRST)  # type: ignore[arg-type]
 CONV2 = OpInfo("layer1.0.conv1", "Conv2d", "weighted")
 DEPTHWISE = OpInfo("layer1.0.conv2", "Conv2d", "weighted", depthwise=True)
 ADD = OpInfo("layer1.0.add", "add", "other")
 MATMUL = OpInfo("attention.matmul", "matmul", "matmul")
 EMBEDDING = OpInfo("embed", "Embedding", "weighted")
-FC = OpInfo("fc", "Linear", "weighted", LAST)  # type: ignore[arg-type]
+FC = OpInfo("fc", "Linear", "weighted", LAST, product_positions=LAST)  # type: ignore[arg-type]
 OPS = [CONV1, CONV2, DEPTHWISE, ADD, MATMUL, EMBEDDING, FC]
 
 

@@ -35,7 +35,7 @@ class PostTrainingQuantConfig(BaseModel):
         excluded_precisions: sections or data types not to use; an op whose default is one stays fp32.
         calibration_sampling_size: samples of calibration data to use; None is all that is given.
         recipes: `first_conv_or_matmul_quantization` and `last_conv_or_matmul_quantization`; False leaves
-            those ops in fp32.
+            those ops in fp32: the convolutions, linear maps and matrix products before or after which no other stands.
         first_last: the precision of the first and last ops.
 
     Raises:

@@ -72,7 +72,9 @@ class RuleBook:
             (one, self._named(one.precision, f"constraint {one.precision!r} ({one.place})", "constraint"))
             for one in capability.constraints
         ]
-        self._positions = self._position_rules(first_last if first_last is not None else config.first_last)
+        first_last = config.first_last if first_last is None else first_last
+        self._first_last = self._first_last_rules(first_last)
+        self._recipes = self._recipe_rules(first_last)
         self._check_positions()
         self._check_tensors()
 
@@ -81,7 +83,8 @@ class RuleBook:
         rules = [self._global] if self._global else []
         rules += [rule for constraint, rule in self._constraints if constraint.applies_to(op)]
         rules += [rule for types, rule in self._types if op.type in types]
-        rules += [rule for positions, rule in self._positions if positions & op.positions]
+        rules += self._first_last if op.positions else []
+        rules += [rule for position, rule in self._recipes if position in op.product_positions]
         rules += [rule for names, rule in self._names if op.name in names]
         return [_mode_alone(rule) if rule.multiplying and op.role == "other" else rule for rule in rules]
 
@@ -192,18 +195,20 @@ class RuleBook:
             for key, value in self._config.op_name_dict.items()
         ]
 
-    def _position_rules(self, first_last: str | None) -> list[tuple[frozenset[Position], Rule]]:
-        rules = []
-        both: frozenset[Position] = frozenset({"first", "last"})
+    def _first_last_rules(self, first_last: str | None) -> list[Rule]:
+        return [] if first_last is None else [self._named(first_last, f"first_last={first_last!r}", "position")]
+
+    def _recipe_rules(self, first_last: str | None) -> list[tuple[Position, Rule]]:
         off = [name for name, wanted in self._config.recipes.items() if not wanted]
-        if first_last is not None:
-            rules.append((both, self._named(first_last, f"first_last={first_last!r}", "position")))
         if off and first_last is not None and first_last not in _floats():
             raise ConfigError(f"recipes[{off[0]!r}]=False leaves an op float that first_last={first_last!r} quantizes")
-        for name in off:
-            position: frozenset[Position] = frozenset({"first"} if name.startswith("first") else {"last"})
-            rules.append((position, replace(self._named("fp32", f"recipes[{name!r}]=False", "position"))))
-        return rules
+        return [
+            (
+                "first" if name.startswith("first") else "last",
+                self._named("fp32", f"recipes[{name!r}]=False", "position"),
+            )
+            for name in off
+        ]
 
     def _check_approach(self) -> None:
         mode = self._global.fields.get("quant_mode", ("",))[0] if self._global else ""
@@ -214,9 +219,9 @@ class RuleBook:
             raise ConfigError(f"approach={approach!r} and precision={self._config.precision!r} ({mode}) contradict")
 
     def _check_positions(self) -> None:
-        asked = [rule.source for _, rule in self._positions]
+        asked = [rule.source for rule in [*self._first_last, *(rule for _, rule in self._recipes)]]
         asked += [rule.source for one, rule in self._constraints if one.position]
-        if asked and self._ops and not any(op.positions for op in self._ops):
+        if asked and self._ops and not any(op.positions | op.product_positions for op in self._ops):
             raise ConfigError(
                 f"{asked[0]} speaks of the first and last op, and only a forward shows which those are: "
                 "pass calibration data (one batch is enough)"

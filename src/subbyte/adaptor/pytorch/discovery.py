@@ -16,6 +16,7 @@ from subbyte.adaptor.pytorch.functional_op import writes
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_OPS, FUNCTIONAL_TYPES
 from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.modules import WeightedHandler
+from subbyte.adaptor.pytorch.products import mark_products
 from subbyte.adaptor.pytorch.swap import float_class, positional
 from subbyte.adaptor.pytorch.trace import NORMS, Node, Trace, Value, module_op, quantizable_modules
 from subbyte.adaptor.pytorch.unchanged import unchanged
@@ -53,7 +54,8 @@ class _DiscoveryMode(TorchFunctionMode):
             name, weighted = trace.record_function(op, function, args, kwargs, output)
         key = trace.unique(name or self._place(function.__name__))
         producers = tuple(source.producer for source in sources if source is not None)
-        trace.nodes[key] = Node(producers, weighted=weighted)
+        is_product = weighted or (op is not None and op.role == "matmul")
+        trace.nodes[key] = Node(producers, weighted=weighted, product=name if is_product else "")
         trace.new_value(key, tensors, outputs, weighted)
         return output
 
@@ -93,6 +95,7 @@ def discover(model: nn.Module, batch: Batch, names: dict[tuple[str, str, str], s
         output = batch.run(model)
     _mark_calls(trace)
     _mark_last(trace, output)
+    mark_products(trace, _shown(trace, output))
     _mark_norms(trace, model, output)
     for module, handler in trace.handlers.items():
         name = trace.names[module]
@@ -141,7 +144,7 @@ def _mark_calls(trace: Trace) -> None:
 
 def _mark_last(trace: Trace, output: Any) -> None:
     """Last: every weighted op whose value reaches the output through no other weighted op."""
-    pending = [value.producer for value in trace.known(_tensors(output)) if value is not None]
+    pending = list(_shown(trace, output))
     seen: set[str] = set()
     while pending:
         key = pending.pop()
@@ -162,7 +165,7 @@ def _mark_norms(trace: Trace, model: nn.Module, output: Any) -> None:
     for key, node in trace.nodes.items():
         for source in node.sources:
             readers.setdefault(source, []).append(key)
-    shown = {value.producer for value in trace.known(_tensors(output)) if value is not None}
+    shown = _shown(trace, output)
     ran: dict[str, int] = {}
     for node in trace.nodes.values():
         for name in (node.op, node.norm):
@@ -187,5 +190,7 @@ def _fits(model: nn.Module, op: str, norm: str, trace: Trace) -> bool:
     return batch_norm.running_mean is not None and batch_norm.num_features == channels
 
 
-def _tensors(tree: Any) -> list[Tensor]:
-    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
+def _shown(trace: Trace, output: Any) -> set[str]:
+    """The nodes that made what the model returns."""
+    tensors = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
+    return {value.producer for value in trace.known(tensors) if value is not None}
