@@ -82,6 +82,8 @@ def fc(**tensors: Any) -> dict[str, Any]:
         ({"excluded_precisions": ["int4"], "precision": "w4a4"}, "'int4' is asked for and stands in excluded_precisions too"),
         ({"excluded_precisions": ["int4"], "precision": "int4"}, "'int4' is asked for and stands in excluded_precisions too"),
         ({"excluded_precisions": ["int4"], **fc(weight={"dtype": ["int4"]})}, "'int4' is asked for and stands in"),
+        ({"excluded_precisions": [*CPU.sections], **fc(weight={"granularity": "per_tensor"})}, "others, ternary) leave nothing that pytorch_cpu allows for weight.granularity per_tensor (op_name_dict['fc']) in static mode"),
+        ({"excluded_precisions": ["int4"], **fc(weight={"dtype": "uint4"})}, "op 'fc' (Linear): excluded_precisions (int4) leave nothing that pytorch_cpu allows for weight.dtype uint4"),
         ({"precision": "w4a4", "approach": "weight_only"}, "approach='weight_only' and precision='w4a4' (static) contradict"),
         ({"precision": "w4", "approach": "dynamic"}, "contradict"),
         ({"first_last": "int8", "recipes": {"first_conv_or_matmul_quantization": False}}, "leaves an op float that first_last='int8' quantizes"),

@@ -1,7 +1,7 @@
 """Which section of a capability serves what is asked of an op, and the specs that come of it."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -184,6 +184,12 @@ def _tensor_fields(
 def _refusal(table: Table, asked: Wishes) -> ConfigError:
     """Why no section serves: a field that none allows, or fields that none allows together."""
     fields = {name: wish for name, wish in asked.items() if name != "section"}
+    free = replace(table, excluded=frozenset())
+    if table.excluded and any(_serves(free, entry, fields) for entry in free.entries.values()):
+        return ConfigError(
+            f"{table}: excluded_precisions ({listing(table.excluded)}) leave nothing that {table.capability.name} "
+            f"allows for {_together(fields)} in {table.mode} mode; exclude less, or name another precision"
+        )
     for name, wish in fields.items():
         if not any(table.allows(entry, name, value) for entry in table.entries.values() for value in wish.values):
             return _not_allowed(table, name, wish.values, wish.source)
@@ -198,11 +204,14 @@ def _refusal(table: Table, asked: Wishes) -> ConfigError:
             f"{table}: {asked['section'].source} means a section that has no data type of its own ('*'); "
             "ask for a data type"
         )
-    together = ", ".join(f"{name} {'/'.join(map(str, wish.values))} ({wish.source})" for name, wish in fields.items())
     return ConfigError(
         f"{table}: no section of {table.capability.name} allows all of this in {table.mode} mode: "
-        f"{together}. " + "; ".join(_objections(table, fields))
+        f"{_together(fields)}. " + "; ".join(_objections(table, fields))
     )
+
+
+def _together(fields: Wishes) -> str:
+    return ", ".join(f"{name} {'/'.join(map(str, wish.values))} ({wish.source})" for name, wish in fields.items())
 
 
 def _objections(table: Table, fields: Wishes) -> Iterable[str]:
