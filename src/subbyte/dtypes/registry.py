@@ -1,6 +1,7 @@
 """The one place that knows which data types there are, by name."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from subbyte.dtypes.data_type import DataType
 from subbyte.errors import DataTypeError, listing, nearest
@@ -28,6 +29,18 @@ def _check_name(data_type: DataType) -> None:
         raise DataTypeError(
             f"data type {data_type.name!r}: the name is taken by {known.to_dict()}; choose another name"
         )
+
+
+@contextmanager
+def all_or_none() -> Iterator[None]:
+    """While it is open data types may be registered; where it ends in an error none of them stays."""
+    before = dict(_REGISTRY)
+    try:
+        yield
+    except BaseException:
+        for name in _REGISTRY.keys() - before.keys():
+            del _REGISTRY[name]
+        raise
 
 
 def dtype(name: str | DataType) -> DataType:
