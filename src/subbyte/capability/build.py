@@ -67,6 +67,8 @@ def _checked(tree: Located, name: str) -> Capability:
 def _version(tree: Located, name: str) -> str:
     version = mapping_at(tree, "version")
     check_keys(version, ["name"], "version")
+    if not isinstance(version.get("name", name), str):
+        raise CapabilityError(f"{version.at('name')}: version: name: expected a name, found {version['name']!r}")
     return str(version.get("name", name))
 
 
@@ -149,7 +151,7 @@ def _op(entry: Located, inside: str) -> OpCapability:
     if not any(name in entry for name in TENSORS):
         raise CapabilityError(f"{entry.place}: {inside}: it needs a weight or an activation")
     accumulator = entry.get("accumulator")
-    if accumulator is not None and accumulator not in ACCUMULATORS:
+    if accumulator not in (None, *ACCUMULATORS):
         raise unknown(entry.at("accumulator"), f"accumulator {accumulator!r}", str(accumulator), ACCUMULATORS)
     tensors = {name: _tensor(mapping_at(entry, name), f"{inside}, {name}") for name in TENSORS if name in entry}
     return OpCapability(**tensors, accumulator=accumulator, place=entry.place)
@@ -210,7 +212,7 @@ def _strict(tree: Located) -> bool:
 
 
 def _fusions(tree: Located) -> tuple[tuple[str, ...], ...]:
-    fusions = tree.get("fusions") or []
+    fusions = tree.get("fusions", [])
     well_formed = isinstance(fusions, list) and all(
         isinstance(group, list) and group and all(isinstance(op, str) for op in group) for group in fusions
     )

@@ -66,7 +66,7 @@ class OpConfig:
     accumulator: str | None = None
 
     def __post_init__(self) -> None:
-        if self.accumulator is not None and self.accumulator not in ACCUMULATORS:
+        if self.accumulator not in (None, *ACCUMULATORS):
             raise ConfigError(
                 f"accumulator {self.accumulator!r} is unknown{nearest(str(self.accumulator), ACCUMULATORS)} "
                 f"(allowed: {', '.join(ACCUMULATORS)})"
