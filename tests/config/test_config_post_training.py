@@ -67,6 +67,11 @@ def test_objects_serve_as_values() -> None:
         ({"excluded_precisions": "int4"}, "excluded_precisions: input should be a valid list"),
         ({"calibration_sampling_size": 0}, "calibration_sampling_size: input should be greater than 0"),
         ({"calibration_sampling_size": [10, -1]}, "calibration_sampling_size: "),
+        ({"calibration_sampling_size": []}, "calibration_sampling_size: input should be a valid integer, found []; calibration_sampling_size: list should have at least 1 item"),
+        ({"calibration_sampling_size": True}, "calibration_sampling_size: input should be a valid integer, found True"),
+        ({"calibration_sampling_size": "10"}, "calibration_sampling_size: input should be a valid integer, found '10'"),
+        ({"calibration_sampling_size": [True]}, "calibration_sampling_size: "),
+        ({"calibration_sampling_size": 1.5}, "calibration_sampling_size: input should be a valid integer, found 1.5"),
         ({"recipes": {"first_conv_or_matmul_quantisation": True}}, "did you mean 'first_conv_or_matmul_quantization'?"),
         ({"recipes": {"first_conv_or_matmul_quantization": "no"}}, "recipes: input should be a valid boolean"),
     ],
@@ -75,6 +80,19 @@ def test_what_is_wrong_is_said(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         PostTrainingQuantConfig(**fields)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("given", ["w4", {"precision": "w4"}, None])
+def test_only_keywords_serve(given: Any) -> None:
+    with pytest.raises(ConfigError, match="keywords are expected, as in precision='w4a8'"):
+        PostTrainingQuantConfig(given)
+    with pytest.raises(ConfigError, match="expected a mapping, found"):
+        PostTrainingQuantConfig.from_dict([given])  # type: ignore[arg-type]
+
+
+def test_sampling_sizes() -> None:
+    for size in (3, [3, 4], None):
+        assert PostTrainingQuantConfig(calibration_sampling_size=size).calibration_sampling_size == size
 
 
 @pytest.mark.parametrize("given", [3, None, ["w4"], {3: "w4"}, {"op": 3}, {"op": {"fc": {}}}])
