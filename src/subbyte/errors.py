@@ -47,10 +47,10 @@ class KernelError(SubbyteError, RuntimeError):
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
     """The hint of an error message: `; did you mean 'X'?`, or nothing when no spelling is near."""
-    choices = [str(choice) for choice in allowed]
-    lowered = {choice.lower(): choice for choice in choices}
-    matches = difflib.get_close_matches(str(word).lower(), list(lowered), n=1, cutoff=0.5)
-    return f"; did you mean {lowered[matches[0]]!r}?" if matches else ""
+    choices = sorted({str(choice) for choice in allowed})
+    matches = difflib.get_close_matches(str(word).lower(), [choice.lower() for choice in choices], n=1, cutoff=0.5)
+    spelt = [choice for choice in choices if choice.lower() in matches]  # Conv2d and conv2d
+    return f"; did you mean {difflib.get_close_matches(str(word), spelt, n=1, cutoff=0.0)[0]!r}?" if matches else ""
 
 
 def listing(names: Iterable[str]) -> str:

@@ -1,9 +1,14 @@
 """The built-in capability covers every type, and its derived ranges are the exact ones."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from subbyte.capability import derived_ranges, load_capability
+from subbyte.capability import Capability, derived_ranges, load_capability
+from subbyte.config import resolve
 from subbyte.dtypes import DataType, dtype, register_dtype, registered_dtypes
+from subbyte.errors import ConfigError
 from subbyte.spec import Granularity, OpInfo, TensorSpec
 
 CPU = load_capability()
@@ -105,3 +110,33 @@ def test_constraints_combine_with_and() -> None:
     assert not constraint.applies_to(OpInfo("a1", "Conv2d", "weighted"))
     assert not constraint.applies_to(OpInfo("bb", "Conv2d", "weighted", depthwise=True))
     assert not constraint.applies_to(OpInfo("b", "Linear", "weighted", depthwise=True))
+
+
+def without_int4_weights(how: str) -> Capability:
+    """pytorch_cpu in which no section has int4 weights for Linear."""
+    static = {"Linear": {"weight": {"dtype": ["uint4"]}}}
+    sections: dict[str, Any] = {"removed": {"int4": None}, "replaced": {"int4": {"static": static}}}
+    return load_capability({"extends": "pytorch_cpu", "capabilities": sections[how]})
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+@pytest.mark.parametrize("again", [False, True])
+def test_what_an_overlay_takes_away_does_not_come_back_by_star(how: str, again: bool, tmp_path: Path) -> None:
+    register_dtype(DataType("builtint3", values=(-1.0, -0.5, 0.0, 0.5, 1.0)))
+    chip = without_int4_weights(how)
+    if again:  # two files below
+        body = "{int4: null}" if how == "removed" else "{int4: {static: {Linear: {weight: {dtype: [uint4]}}}}}"
+        (tmp_path / "below.yaml").write_text(f"extends: pytorch_cpu\ncapabilities: {body}\n")
+        (tmp_path / "chip.yaml").write_text("extends: below.yaml\ndefault: int8\n")
+        chip = load_capability(tmp_path / "chip.yaml")
+    linear = OpInfo("fc", "Linear", "weighted")
+    for mode in ("static", "quant_aware"):
+        with pytest.raises(ConfigError, match=r"weight\.dtype 'int4', which pytorch_cpu does not list for Linear"):
+            resolve(chip, [linear], {"op_type_dict": {"Linear": {"weight": {"dtype": "int4"}, "quant_mode": mode}}})
+    config = resolve(chip, [linear], "wbuiltint3a8").op[linear.key]
+    assert config.weight is not None
+    assert config.weight.dtype.name == "builtint3"
+    rows = [row for row in derived_ranges(chip) if (row["mode"], row["op_type"]) == ("static", "Linear")]
+    weights = {row["dtype"] for row in rows if row["section"] == "others" and row["tensor"] == "weight"}
+    assert "builtint3" in weights
+    assert "int4" not in weights

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from subbyte.adaptor.pytorch.modules import register_module
+from subbyte.adaptor.pytorch.modules.linear import LinearHandler
 from subbyte.capability import Capability, built_in_capabilities, load_capability
-from subbyte.dtypes import dtype
+from subbyte.dtypes import dtype, registered_dtypes
 from subbyte.errors import CapabilityError
 
 # As the seed documents print it.
@@ -200,6 +202,24 @@ def test_own_data_types_are_registered(tmp_path: Path) -> None:
     assert taken.startswith("chip.yaml:2: data type 'loadert3': the name is taken")
 
 
+def test_a_file_that_is_refused_leaves_no_data_type_behind(tmp_path: Path) -> None:
+    types = "dtypes:\n  loadert4: {bits: 3, signed: true}\n  loadert5: {bits: 2, signed: true}\n"
+    refused(tmp_path, types + MINIMAL.replace("Linear", "Linaer"))
+    refused(tmp_path, types + "  loadert6: {bits: 3, signd: true}\n" + MINIMAL)
+    assert not {"loadert4", "loadert5"} & registered_dtypes().keys()
+    load(tmp_path, types.replace("bits: 3", "bits: 4") + MINIMAL)
+    assert dtype("loadert4").bits == 4
+
+
+def test_an_op_type_of_the_users_own_may_be_named(tmp_path: Path) -> None:
+    text = MINIMAL.replace("Linear", "LoaderLinear")
+    refused(tmp_path, text)
+    handler = type("Handler", (LinearHandler,), {"op_type": "LoaderLinear"})()
+    register_module("nowhere.LoaderLinear", handler)
+    assert load(tmp_path, text).op_types() == {"LoaderLinear"}
+    assert load(tmp_path, "fusions: [[Linear, MaxPool2d, relu]]\n" + MINIMAL).fusions
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
@@ -207,6 +227,10 @@ def test_own_data_types_are_registered(tmp_path: Path) -> None:
         ("{values: [1, 1]}", "a value stands twice"),
         ("{bits: 40, signed: true}", "bits must be 1..8"),
         ("3", "expected {bits:"),
+        ("{bits: 16}", "bits must be 1..8, not 16; the float types are fp32, bf16, fp16"),
+        ("{values: '12'}", "values must be a list of numbers, not '12'"),
+        ("{values: [true, false]}", "values must be numbers, and True is none"),
+        ("{bits: 3, signed: true, algorithm: minmx}", "algorithm 'minmx' is unknown; did you mean 'minmax'?"),
     ],
 )
 def test_a_bad_data_type_names_its_line(tmp_path: Path, entry: str, message: str) -> None:
@@ -241,7 +265,16 @@ def test_a_bad_data_type_names_its_line(tmp_path: Path, entry: str, message: str
         ("fusions: [[Linear, 3]]\n" + MINIMAL, "chip.yaml:1: fusions: expected lists of op types"),
         ("strict: maybe\n" + MINIMAL, "chip.yaml:1: strict: expected true or false, found 'maybe'"),
         ("fusions: [[]]\n" + MINIMAL, "chip.yaml:1: fusions: expected lists of op types"),
+        (MINIMAL.replace("Linear", "Linaer"), "chip.yaml:2: unknown op type 'Linaer' in int4, static; did you mean 'Linear'? (known: Bilinear, Conv1D, "),
+        ("fusions: [[Linear, Relu]]\n" + MINIMAL, "chip.yaml:1: unknown op type 'Relu' in fusions; did you mean 'ReLU'?"),
+        ("capabilities:\n  bf16: [Linear, Conv2D]\n", "chip.yaml:2: unknown op type 'Conv2D' in section 'bf16'; did you mean 'Conv2d'?"),
+        (MINIMAL.replace("[minmax]", "[minmax, percentile(abc)]"), "chip.yaml:2: int4, static, Linear, weight: algorithm 'percentile(abc)' is unknown; did you mean 'percentile'?"),
+        (MINIMAL.replace("[minmax]", "[minmax(3)]"), "chip.yaml:2: int4, static, Linear, weight: algorithm 'minmax(3)': minmax takes no argument"),
+        (MINIMAL.replace("[int4]", "[int4(2)]"), "chip.yaml:2: unknown dtype 'int4(2)' in int4, static, Linear, weight; did you mean 'int4'?"),
         ("version: {nam: x}\n" + MINIMAL, "chip.yaml:1: unknown key 'nam' in version; did you mean 'name'?"),
+        ("version: {name: 3}\n" + MINIMAL, "chip.yaml:1: version: name: expected a name, found 3"),
+        ("constraints: {}\n" + MINIMAL, "chip.yaml:1: constraints: expected a list"),
+        (MINIMAL.replace(WEIGHT, WEIGHT + ", accumulator: [int32]"), "unknown accumulator ['int32']"),
         ("version: 3\n" + MINIMAL, "chip.yaml:1: version: expected a mapping"),
         ("capabilities:\n  fp3: ['*']\n", "chip.yaml:2: section 'fp3': expected {mode: {op type: ...}}"),
         ("extends: 3\n" + MINIMAL, "chip.yaml:1: extends: expected"),

@@ -11,10 +11,10 @@ from subbyte.errors import ConfigError
 from subbyte.spec import OpConfig, OpInfo, TuneConfig
 
 CPU = load_capability()
-CONV = OpInfo("conv1", "Conv2d", "weighted", frozenset({"first"}))
+CONV = OpInfo("conv1", "Conv2d", "weighted", frozenset({"first"}), product_positions=frozenset({"first"}))
 ADD = OpInfo("layer1.add", "add", "other")
 EMBEDDING = OpInfo("embed", "Embedding", "weighted")
-FC = OpInfo("fc", "Linear", "weighted", frozenset({"last"}))
+FC = OpInfo("fc", "Linear", "weighted", frozenset({"last"}), product_positions=frozenset({"last"}))
 LSTM = OpInfo("lstm", "LSTM", "weighted")
 OPS = [CONV, ADD, EMBEDDING, FC, LSTM]
 
@@ -66,11 +66,24 @@ def fc(**tensors: Any) -> dict[str, Any]:
         ({"op_type_dict": {"add": {"weight": {"dtype": "int4"}}}}, "weight is asked for, and no op"),
         ({"op_name_dict": {".*add": {"weight": {"dtype": "int4"}}}}, "weight is asked for, and no op"),
         ({"op_name_dict": {"layer1.add": "uint4"}}, "weight is asked for, and no op"),
+        (fc(weight={"dtype": ["itn4", "int8"]}), "op_name_dict['fc']: weight.dtype: unknown data type 'itn4'; did you mean 'int4'?"),
+        (fc(weight={"dtype": ["int8", "itn4"]}), "op_name_dict['fc']: weight.dtype: unknown data type 'itn4'; did you mean 'int4'?"),
+        (fc(weight={"scheme": ["sym", "asymm"]}), "op_name_dict['fc']: weight.scheme: scheme 'asymm' is unknown; did you mean 'asym'? (known: "),
+        (fc(weight={"scale_format": ["pow3", "fp16"]}), "op_name_dict['fc']: weight.scale_format: scale_format 'pow3' is unknown; did you mean 'pow2'?"),
+        (fc(activation={"algorithm": ["kll", "kl"]}), "op_name_dict['fc']: activation.algorithm: algorithm 'kll' is unknown; did you mean 'kl'?"),
+        (fc(activation={"algorithm": ["kl", "minmax(3)"]}), "activation.algorithm: algorithm 'minmax(3)': minmax takes no argument"),
+        ({"op_type_dict": {"Conv3d": {"weight": {"dtype": "int44"}}}}, "op_type_dict['Conv3d'] asks for weight.dtype 'int44', which pytorch_cpu does not list for Conv3d"),
+        ({"op_type_dict": {"Conv3d": {"weight": {"dtype": ["int44", "int4"]}}}}, "op_type_dict['Conv3d']: weight.dtype: unknown data type 'int44'"),
+        ({"op_type_dict": {"Conv3d": {"output": {"dtype": "uint8"}}}}, "no section quantizes its output"),
+        ({"op_type_dict": {"Conv3d": "w4a4:percentile(x)"}}, "algorithm 'percentile(x)' is unknown"),
+        ({"op_type_dict": {"tanh": "w4a4:dynamic"}}, "lists no tanh in dynamic mode (it has static)"),
         ({"excluded_precisions": ["int44"]}, "excluded_precisions: 'int44' is neither a section nor a data type; did you mean 'int4'?"),
         ({"excluded_precisions": ["fp32"]}, "it cannot go"),
         ({"excluded_precisions": ["int4"], "precision": "w4a4"}, "'int4' is asked for and stands in excluded_precisions too"),
         ({"excluded_precisions": ["int4"], "precision": "int4"}, "'int4' is asked for and stands in excluded_precisions too"),
         ({"excluded_precisions": ["int4"], **fc(weight={"dtype": ["int4"]})}, "'int4' is asked for and stands in"),
+        ({"excluded_precisions": [*CPU.sections], **fc(weight={"granularity": "per_tensor"})}, "others, ternary) leave nothing that pytorch_cpu allows for weight.granularity per_tensor (op_name_dict['fc']) in static mode"),
+        ({"excluded_precisions": ["int4"], **fc(weight={"dtype": "uint4"})}, "op 'fc' (Linear): excluded_precisions (int4) leave nothing that pytorch_cpu allows for weight.dtype uint4"),
         ({"precision": "w4a4", "approach": "weight_only"}, "approach='weight_only' and precision='w4a4' (static) contradict"),
         ({"precision": "w4", "approach": "dynamic"}, "contradict"),
         ({"first_last": "int8", "recipes": {"first_conv_or_matmul_quantization": False}}, "leaves an op float that first_last='int8' quantizes"),
@@ -111,6 +124,36 @@ def test_a_name_against_a_constraint_is_refused(wish: Any) -> None:
     message = refused({"op_name_dict": {"fc": wish}}, capability=capability)
     assert "op 'fc' (Linear): op_name_dict['fc']" in message
     assert "constraint 'w8a8'" in message
+
+
+@pytest.mark.parametrize(
+    ("request_", "first_last", "source"),
+    [
+        ({"op_type_dict": {"Conv2d": "w2a2"}}, None, "op_type_dict['Conv2d'] asks for weight.dtype int2"),
+        ({"op_type_dict": {"Conv.*": "w2a8"}}, None, "op_type_dict['Conv.*'] asks for weight.dtype int2"),
+        ({"op_type_dict": {"Conv2d": "fp32"}}, None, "op_type_dict['Conv2d'] asks for weight.dtype fp32"),
+        ({"op_type_dict": {"Conv2d": {"weight": {"dtype": "int2"}}}}, None, "op_type_dict['Conv2d'] asks for weight.dtype int2"),
+        ({}, "w4a8", "first_last='w4a8' asks for weight.dtype int4"),
+        ({"first_last": "w8"}, None, "first_last='w8' asks for activation.dtype fp32"),
+        ({"recipes": {"first_conv_or_matmul_quantization": False}}, None, "recipes['first_conv_or_matmul_quantization']=False asks for weight.dtype fp32"),
+    ],
+)  # fmt: skip
+def test_a_type_or_position_against_a_constraint_is_refused(
+    request_: dict[str, Any], first_last: str | None, source: str
+) -> None:
+    capability = chip({"where": {"position": "first"}, "precision": "w8a8"})
+    message = refused(request_, first_last, capability)
+    assert f"op 'conv1' (Conv2d): {source}, but constraint 'w8a8' (capability dictionary) asks for" in message
+
+
+def test_a_weight_only_constraint_refuses_an_activation() -> None:
+    capability = chip({"where": {"op": "Linear"}, "precision": "w8"})
+    message = refused({"op_name_dict": {"fc": "w8a8"}}, capability=capability)
+    assert "op_name_dict['fc'] asks for activation.dtype uint8, but constraint 'w8'" in message
+    tune = {"op": {FC.key: {"weight": {**WEIGHT, "dtype": "int8"}, "activation": INPUT}}}
+    assert "TuneConfig gives activation.dtype uint8, but constraint 'w8'" in refused(tune, capability=capability)
+    config = resolve(capability, OPS, "w4a4").op[FC.key]
+    assert (str(config.weight.dtype if config.weight else ""), config.activation) == ("int8", None)
 
 
 def test_ambiguous_names_the_sections() -> None:

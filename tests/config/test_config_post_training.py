@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from subbyte.config import PostTrainingQuantConfig, as_request
+from subbyte.capability import load_capability
+from subbyte.config import PostTrainingQuantConfig, as_request, resolve
+from subbyte.dtypes import DataType, register_dtype
 from subbyte.errors import ConfigError
-from subbyte.spec import OpConfig, TensorSpec, TuneConfig
+from subbyte.spec import OpConfig, OpInfo, TensorSpec, TuneConfig
 
 
 def test_defaults() -> None:
@@ -65,6 +67,11 @@ def test_objects_serve_as_values() -> None:
         ({"excluded_precisions": "int4"}, "excluded_precisions: input should be a valid list"),
         ({"calibration_sampling_size": 0}, "calibration_sampling_size: input should be greater than 0"),
         ({"calibration_sampling_size": [10, -1]}, "calibration_sampling_size: "),
+        ({"calibration_sampling_size": []}, "calibration_sampling_size: input should be a valid integer, found []; calibration_sampling_size: list should have at least 1 item"),
+        ({"calibration_sampling_size": True}, "calibration_sampling_size: input should be a valid integer, found True"),
+        ({"calibration_sampling_size": "10"}, "calibration_sampling_size: input should be a valid integer, found '10'"),
+        ({"calibration_sampling_size": [True]}, "calibration_sampling_size: "),
+        ({"calibration_sampling_size": 1.5}, "calibration_sampling_size: input should be a valid integer, found 1.5"),
         ({"recipes": {"first_conv_or_matmul_quantisation": True}}, "did you mean 'first_conv_or_matmul_quantization'?"),
         ({"recipes": {"first_conv_or_matmul_quantization": "no"}}, "recipes: input should be a valid boolean"),
     ],
@@ -73,6 +80,19 @@ def test_what_is_wrong_is_said(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         PostTrainingQuantConfig(**fields)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("given", ["w4", {"precision": "w4"}, None])
+def test_only_keywords_serve(given: Any) -> None:
+    with pytest.raises(ConfigError, match="keywords are expected, as in precision='w4a8'"):
+        PostTrainingQuantConfig(given)
+    with pytest.raises(ConfigError, match="expected a mapping, found"):
+        PostTrainingQuantConfig.from_dict([given])  # type: ignore[arg-type]
+
+
+def test_sampling_sizes() -> None:
+    for size in (3, [3, 4], None):
+        assert PostTrainingQuantConfig(calibration_sampling_size=size).calibration_sampling_size == size
 
 
 @pytest.mark.parametrize("given", [3, None, ["w4"], {3: "w4"}, {"op": 3}, {"op": {"fc": {}}}])
@@ -102,3 +122,28 @@ def test_errors_of_a_file_name_it(tmp_path: Path, text: str, message: str) -> No
     assert message in str(caught.value)
     with pytest.raises(ConfigError, match=r"missing\.yaml: cannot be read"):
         as_request("missing.yaml")
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (DataType("int4", values=(-1.0, -0.5, 0.5)), "'int4': the name is taken by"),
+        (DataType("configt1", values=(-1.0, 0.5)), "'configt1' is not registered; give it to register_dtype"),
+    ],
+)
+def test_a_data_type_that_its_name_does_not_stand_for_is_refused(other: DataType, message: str) -> None:
+    wishes: list[Any] = [{"weight": {"dtype": other}}, {"weight": {"dtype": ["int8", other]}}]
+    if other.name != "int4":  # of the other no spec can be made
+        wishes += [{"weight": TensorSpec(other)}, OpConfig(weight=TensorSpec(other))]
+    for wish in wishes:
+        with pytest.raises(ConfigError, match=message):
+            PostTrainingQuantConfig(op_name_dict={"fc": wish})
+
+
+def test_a_spec_of_a_name_that_was_registered_as_another_since_is_refused() -> None:
+    given = TuneConfig({("fc", "Linear"): OpConfig(weight=TensorSpec(DataType("configt2", values=(-1.0, 0.5))))})
+    with pytest.raises(ConfigError, match="'configt2' is not registered"):
+        resolve(load_capability(), [OpInfo("fc", "Linear", "weighted")], given)
+    register_dtype(DataType("configt2", values=(-1.0, 0.25)))
+    with pytest.raises(ConfigError, match="'configt2': the name is taken by"):
+        resolve(load_capability(), [OpInfo("fc", "Linear", "weighted")], given)

@@ -8,17 +8,17 @@ import pytest
 from subbyte.capability import Capability, load_capability
 from subbyte.config import PostTrainingQuantConfig, resolve
 from subbyte.dtypes import DataType, register_dtype
-from subbyte.spec import OpConfig, OpInfo, TuneConfig
+from subbyte.spec import OpConfig, OpInfo, TensorSpec, TuneConfig
 
 CPU = load_capability()
 FIRST, LAST = frozenset({"first"}), frozenset({"last"})
-CONV1 = OpInfo("conv1", "Conv2d", "weighted", FIRST)  # type: ignore[arg-type]
+CONV1 = OpInfo("conv1", "Conv2d", "weighted", FIRST, product_positions=FIRST)  # type: ignore[arg-type]
 CONV2 = OpInfo("layer1.0.conv1", "Conv2d", "weighted")
 DEPTHWISE = OpInfo("layer1.0.conv2", "Conv2d", "weighted", depthwise=True)
 ADD = OpInfo("layer1.0.add", "add", "other")
 MATMUL = OpInfo("attention.matmul", "matmul", "matmul")
 EMBEDDING = OpInfo("embed", "Embedding", "weighted")
-FC = OpInfo("fc", "Linear", "weighted", LAST)  # type: ignore[arg-type]
+FC = OpInfo("fc", "Linear", "weighted", LAST, product_positions=LAST)  # type: ignore[arg-type]
 OPS = [CONV1, CONV2, DEPTHWISE, ADD, MATMUL, EMBEDDING, FC]
 
 
@@ -233,6 +233,10 @@ class TestPrecedence:
         assert found[ADD.name] == ("-", "uint8")
         assert tuned({"op_name_dict": {r"layer1\..*": "w4"}}).op[ADD.key] == OpConfig()
 
+    def test_a_type_that_the_model_lacks_may_be_named(self) -> None:
+        request = {"op_type_dict": {"Conv3d": "w4a4", "ConvTranspose.*": {"weight": {"dtype": "int4"}}, "tanh": "fp32"}}
+        assert tuned(request) == tuned({})
+
     def test_an_exact_name_is_no_pattern(self) -> None:
         ops = [OpInfo("a.b", "Linear", "weighted"), OpInfo("a_b", "Linear", "weighted")]
         tune = resolve(CPU, ops, {"op_name_dict": {"a.b": "w4a4"}})
@@ -256,8 +260,9 @@ class TestFloat:
         assert tune.sources[FC.key]["quant_mode"] == "op_name_dict['fc']"
 
     def test_float_as_an_alternative(self) -> None:
-        request = {"op_name_dict": {"fc": {"weight": {"dtype": ["nope4", "fp32"]}}}}
-        assert tuned(request).op[FC.key] == OpConfig()
+        request = {"op_name_dict": {"fc": {"weight": {"dtype": ["int4", "fp32"]}}}}
+        chip = load_capability({"extends": "pytorch_cpu", "capabilities": {"int4": None}})
+        assert tuned(request, capability=chip).op[FC.key] == OpConfig()
 
     def test_recipes(self) -> None:
         tune = tuned(
@@ -408,15 +413,38 @@ class TestSections:
             {"where": {"position": ["first", "last"]}, "precision": "int8"},
             {"where": {"op": "Conv2d", "depthwise": True}, "precision": "w6a8"},
         ])  # fmt: skip
-        found = all_types(tuned({"precision": "w4a4", "op_type_dict": {"Conv2d": "w2a2"}}, capability=chip))
+        tune = tuned({"precision": "w2a2", "op_type_dict": {"matmul": "w4a4"}}, capability=chip)
+        found = all_types(tune)
         assert found[CONV1.name] == found[FC.name] == ("int8", "uint8")
         assert found[DEPTHWISE.name] == ("int6", "uint8")
         assert found[CONV2.name] == ("int2", "uint2")
+        assert found[MATMUL.name] == ("-", "uint4")
+        assert tune.sources[FC.key]["weight.dtype"].startswith("constraint 'int8'")
         # a name may choose among what the constraint leaves
         choice = {"op_name_dict": {"fc": {"weight": {"dtype": ["int4", "int8"], "granularity": "per_tensor"}}}}
         fc = tuned(choice, capability=chip).op[FC.key].weight
         assert fc is not None
         assert (fc.dtype.name, str(fc.granularity)) == ("int8", "per_tensor")
+
+    def test_a_type_chooses_among_what_a_constraint_leaves(self) -> None:
+        chip = overlay({}, constraints=[{"where": {"position": "first"}, "precision": "int8"}])
+        wanted = {"weight": {"dtype": ["int4", "int8"], "granularity": "per_tensor", "algorithm": "mse"}}
+        tune = tuned({"op_type_dict": {"Conv2d": wanted}}, capability=chip)
+        assert types(tune.op[CONV1.key]) == ("int8", "uint8")
+        assert types(tune.op[CONV2.key]) == ("int4", "uint4")
+        assert tune.op[CONV1.key].weight == TensorSpec("int8", granularity="per_tensor", algorithm="mse")
+        source = tune.sources[CONV1.key]["weight.dtype"]
+        assert source.startswith("op_type_dict['Conv2d'], narrowed by constraint 'int8'")
+
+    def test_a_request_may_say_what_a_constraint_says(self) -> None:
+        chip = overlay({}, constraints=[{"where": {"position": ["first", "last"]}, "precision": "w8a8:g16"}])
+        request = {"op_type_dict": {"Conv2d": "w8a8:mse"}, "op_name_dict": {"fc": {"weight": {"algorithm": "mse"}}}}
+        tune = tuned(request, "w8a8", capability=chip)
+        for op in (CONV1, FC):
+            weight = tune.op[op.key].weight
+            assert weight is not None
+            assert (weight.dtype.name, str(weight.granularity)) == ("int8", "per_group(16)")
+        assert tune.op[FC.key].weight == TensorSpec("int8", granularity="per_group(16)", algorithm="mse")
 
     def test_range_and_axis_are_passed_on(self) -> None:
         fields = {"weight": {"dtype": "int4", "quant_min": -7, "quant_max": 7, "axis": 1}}

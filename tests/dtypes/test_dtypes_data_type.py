@@ -1,10 +1,13 @@
 """DataType: exact ranges, tables, and every description that is refused."""
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from subbyte.dtypes import DataType
+from subbyte.dtypes import DataType, dtype
 from subbyte.errors import DataTypeError
 
 
@@ -47,7 +50,7 @@ def test_both_zeros_may_stand_in_a_table() -> None:
 
 
 def test_floats_pass() -> None:
-    assert DataType("half", bits=16).is_float
+    assert DataType("fp16", bits=16).is_float
     assert not DataType("i", bits=8, signed=True).is_float
 
 
@@ -74,6 +77,11 @@ def test_floats_pass() -> None:
         ({"values": [1.0, "x"]}, "must be numbers"),
         ({"values": "12"}, "list of numbers"),
         ({"values": 5}, "list of numbers"),
+        ({"values": {1, 2}}, "list of numbers"),
+        ({"values": torch.tensor(1.0)}, "list of numbers"),
+        ({"values": [True, False]}, "must be numbers, and True is none"),
+        ({"values": ["1", "2"]}, "must be numbers, and '1' is none"),
+        ({"values": torch.ones(2, 2)}, "must be numbers"),
         ({"values": range(257)}, "257 values do not fit in 8 bits"),
         ({"values": range(5), "bits": 2}, "5 values need 3 to 8 bits, not 2"),
         ({"values": range(5), "bits": 9}, "5 values need 3 to 8 bits, not 9"),
@@ -90,12 +98,22 @@ def test_floats_pass() -> None:
         ({"bits": 4, "signed": False, "narrow": True}, "narrow belongs to signed"),
         ({"bits": 1, "signed": True, "narrow": True}, "only the value 0"),
         ({"bits": 16, "narrow": True}, "narrow belongs to signed"),
+        ({"bits": 16}, r"bits must be 1\.\.8, not 16; the float types are fp32, bf16, fp16"),
+        ({"bits": 32}, r"bits must be 1\.\.8, not 32"),
         ({"bits": 4, "signed": True, "algorithm": 3}, "algorithm must be a name"),
     ],
 )
 def test_a_bad_type_is_refused_with_the_reason(fields: dict, reason: str) -> None:
-    with pytest.raises(DataTypeError, match=f"data type 'bad': .*{reason}"):
-        DataType.from_dict("bad", fields)
+    for build in (DataType.from_dict, lambda name, given: DataType(name, **given)):
+        with pytest.raises(DataTypeError, match=f"data type 'bad': .*{reason}"):
+            build("bad", fields)
+
+
+@pytest.mark.parametrize("values", [torch.tensor([-1.0, 0.5]), np.array([-1, 0.5]), [np.float32(-1), 0.5]])
+def test_arrays_serve_as_values(values: Any) -> None:
+    table = DataType("table", values=values)
+    assert table == DataType("table", values=(-1.0, 0.5))
+    assert [type(value) for value in table.values or ()] == [float, float]
 
 
 @pytest.mark.parametrize("name", ["", "4bit", "int 4", "int-4", None])
@@ -121,10 +139,13 @@ def test_a_description_must_be_a_mapping() -> None:
         {"bits": 5, "signed": False},
         {"values": [-1, -0.25, 0, 0.25, 1], "algorithm": "mse"},
         {"values": [0.0, -0.0, 1.0], "bits": 4},
-        {"bits": 16},
     ],
 )
 def test_round_trip_through_plain_values(fields: dict) -> None:
     original = DataType.from_dict("mine", fields)
     assert DataType.from_dict("mine", original.to_dict()) == original
     assert str(original) == "mine"
+
+
+def test_round_trip_of_a_float_type() -> None:
+    assert DataType.from_dict("bf16", dtype("bf16").to_dict()) == dtype("bf16")

@@ -78,6 +78,13 @@ def test_a_taken_name_is_refused() -> None:
     assert not dtype("int4").narrow
 
 
+def test_a_type_whose_name_stands_for_another_is_refused() -> None:
+    with pytest.raises(DataTypeError, match=r"data type 'int4': the name is taken by .*'bits': 4"):
+        dtype(DataType("int4", bits=4, signed=True, narrow=True))
+    mine = DataType("unheard_of", bits=3, signed=True)
+    assert dtype(mine) is mine
+
+
 def test_an_unknown_name_says_the_nearest_and_all() -> None:
     with pytest.raises(DataTypeError, match=r"unknown data type 'itn4'; did you mean 'int4'\? \(known: bf16, "):
         dtype("itn4")

@@ -100,6 +100,13 @@ def test_empty() -> None:
     assert tensor.dequantize().shape == (0, 4)
 
 
+@pytest.mark.parametrize("granularity", ["per_tensor", "per_channel", "per_token", "per_group(4)"])
+def test_a_single_number_has_one_scale(granularity: str) -> None:
+    tensor = quantize_tensor(torch.tensor(-0.75), TensorSpec("int4", granularity=granularity))
+    assert tensor.scale.shape == tensor.shape == ()
+    assert torch.equal(tensor.dequantize(), torch.tensor(-0.75))
+
+
 def test_no_gradient_is_kept() -> None:
     tensor = quantize_tensor(torch.randn(4, 4, requires_grad=True), TensorSpec("int4"))
     assert not tensor.scale.requires_grad

@@ -82,3 +82,8 @@ def test_text() -> None:
 
 def test_the_key_of_an_op() -> None:
     assert OpInfo("layer1.0.conv1", "Conv2d", "weighted").key == ("layer1.0.conv1", "Conv2d")
+
+
+def test_an_accumulator_is_a_name() -> None:
+    with pytest.raises(ConfigError, match=r"accumulator \['int32'\] is unknown"):
+        OpConfig(accumulator=["int32"])

@@ -92,3 +92,8 @@ def test_an_axis_is_filled_in_only_where_one_is_missing() -> None:
 def test_text() -> None:
     assert str(TensorSpec("int4", granularity="per_group(32)")) == "int4 sym per_group(32) minmax"
     assert str(TensorSpec("bf16")) == "bf16"
+
+
+def test_an_algorithm_is_a_name() -> None:
+    with pytest.raises(ConfigError, match=r"algorithm must be a name, not \[\]"):
+        TensorSpec("int4", algorithm=[])

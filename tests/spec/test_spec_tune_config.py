@@ -1,5 +1,7 @@
 """TuneConfig: the shape of the seed documents, round trips, refusals."""
 
+from typing import Any
+
 import pytest
 
 from subbyte.errors import ConfigError
@@ -40,3 +42,26 @@ def test_sources_are_no_part_of_equality() -> None:
 def test_refusals(values: dict, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         TuneConfig.from_dict(values)
+
+
+@pytest.mark.parametrize(
+    ("op", "reason"),
+    [
+        (None, "op must map"),
+        ([], "op must map"),
+        ({("conv1", "Conv2d"): CONV}, r"OpConfig, and \('conv1', 'Conv2d'\) to \{.*TuneConfig.from_dict"),
+        ({("conv1", "Conv2d"): None}, "to None is none"),
+        ({"conv1": OpConfig()}, "op maps"),
+        ({("conv1",): OpConfig()}, r"is no \(name, type\) pair"),
+        ({(1, 2): OpConfig()}, r"is no \(name, type\) pair"),
+    ],
+)
+def test_the_constructor_takes_op_configs_alone(op: Any, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        TuneConfig(op)
+
+
+@pytest.mark.parametrize("sources", [None, 3, {("conv1", "Conv2d"): 3}])
+def test_sources_are_mappings(sources: Any) -> None:
+    with pytest.raises(ConfigError, match="sources map"):
+        TuneConfig({("conv1", "Conv2d"): OpConfig()}, sources)

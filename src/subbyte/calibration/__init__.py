@@ -4,7 +4,13 @@ from subbyte.calibration import kl, mean_abs, minmax, mse, percentile, twn  # no
 from subbyte.calibration.calibrate import calibrate_statistics, calibrate_tensor, params_of, quantize_tensor
 from subbyte.calibration.distribution import Distribution
 from subbyte.calibration.histogram import Histogram
-from subbyte.calibration.registry import Algorithm, algorithm_of, register_algorithm, registered_algorithms
+from subbyte.calibration.registry import (
+    Algorithm,
+    algorithm_of,
+    parse_algorithm,
+    register_algorithm,
+    registered_algorithms,
+)
 from subbyte.calibration.statistics import MeanAbs, MinMax, MovingAverageMinMax, Statistics
 
 __all__ = [
@@ -19,6 +25,7 @@ __all__ = [
     "calibrate_statistics",
     "calibrate_tensor",
     "params_of",
+    "parse_algorithm",
     "quantize_tensor",
     "register_algorithm",
     "registered_algorithms",

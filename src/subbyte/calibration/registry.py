@@ -76,17 +76,24 @@ def algorithm_of(spec: TensorSpec) -> Algorithm:
     Raises:
         ConfigError: no such algorithm.
     """
-    match = _CALL.fullmatch(spec.algorithm)
-    name = match.group(1) if match else spec.algorithm
+    return parse_algorithm(spec.algorithm)
+
+
+def parse_algorithm(text: str) -> Algorithm:
+    """Read `minmax`, `percentile(99.9)`, ...
+
+    Raises:
+        ConfigError: no such algorithm, or an argument that it does not take.
+    """
+    match = _CALL.fullmatch(text)
+    name = match.group(1) if match else text
     if match is None or name not in _ALGORITHMS:
-        raise ConfigError(
-            f"algorithm {spec.algorithm!r} is unknown{nearest(name, _ALGORITHMS)} (known: {listing(_ALGORITHMS)})"
-        )
+        raise ConfigError(f"algorithm {text!r} is unknown{nearest(name, _ALGORITHMS)} (known: {listing(_ALGORITHMS)})")
     known = _ALGORITHMS[name]
     try:
         argument = float(match.group(2)) if match.group(2) else None
     except ValueError:
-        raise ConfigError(f"algorithm {spec.algorithm!r}: the argument is not a number") from None
+        raise ConfigError(f"algorithm {text!r}: the argument is not a number") from None
     if argument is not None and not known.takes_argument:
-        raise ConfigError(f"algorithm {spec.algorithm!r}: {name} takes no argument; write {name!r}")
+        raise ConfigError(f"algorithm {text!r}: {name} takes no argument; write {name!r}")
     return Algorithm(known.name, known.function, known.statistics, argument)

@@ -4,8 +4,10 @@ import re
 from collections.abc import Iterable
 from typing import Any, get_args
 
+from subbyte.calibration import parse_algorithm
 from subbyte.capability.checks import check_keys, mapping_at, texts_at, unknown
 from subbyte.capability.constraints import read_constraints
+from subbyte.capability.op_types import check_op_type
 from subbyte.capability.registries import registered
 from subbyte.capability.schema import (
     ANY,
@@ -18,7 +20,7 @@ from subbyte.capability.schema import (
     base_name,
 )
 from subbyte.capability.source import Located, Place
-from subbyte.dtypes import DataType, register_dtype, registered_dtypes
+from subbyte.dtypes import DataType, all_or_none, register_dtype, registered_dtypes
 from subbyte.errors import CapabilityError, SubbyteError, listing, nearest
 from subbyte.spec import ACCUMULATORS, Granularity, QuantMode
 
@@ -35,6 +37,11 @@ def build(tree: Located, name: str) -> Capability:
     Raises:
         CapabilityError: with file and line, the key, what is allowed and the nearest spelling.
     """
+    with all_or_none():  # a file that is refused leaves none of its data types behind
+        return _checked(tree, name)
+
+
+def _checked(tree: Located, name: str) -> Capability:
     check_keys(tree, TOP_KEYS)
     dtypes = _data_types(mapping_at(tree, "dtypes"))
     capabilities = mapping_at(tree, "capabilities")
@@ -60,6 +67,8 @@ def build(tree: Located, name: str) -> Capability:
 def _version(tree: Located, name: str) -> str:
     version = mapping_at(tree, "version")
     check_keys(version, ["name"], "version")
+    if not isinstance(version.get("name", name), str):
+        raise CapabilityError(f"{version.at('name')}: version: name: expected a name, found {version['name']!r}")
     return str(version.get("name", name))
 
 
@@ -85,6 +94,7 @@ def _data_types(entries: Located) -> dict[str, DataType]:
         except SubbyteError as error:
             place = _key_place(fields, str(error)) or entries.at(name)
             raise CapabilityError(f"{place}: {error}") from None
+        _check_algorithm(found[name].algorithm, fields.at("algorithm"), f"data type {name!r}")
     return found
 
 
@@ -102,6 +112,8 @@ def _sections(capabilities: Located) -> tuple[dict[str, Section], dict[str, tupl
         data_type = registered_dtypes().get(name)
         if data_type is not None and data_type.is_float:
             floats[name] = texts_at(capabilities, name)
+            for op_type in set(floats[name]) - {ANY}:
+                check_op_type(op_type, capabilities.at(name), f"section {name!r}")
         elif isinstance(value, Located):
             sections[name] = _section(value, name, built)
         else:
@@ -126,6 +138,7 @@ def _section(value: Located, name: str, built: dict[int, OpCapability]) -> Secti
             continue
         section[mode] = {}
         for op_type in entries:
+            check_op_type(op_type, entries.at(op_type), f"{name}, {mode}")
             entry = mapping_at(entries, op_type)
             if id(entry) not in built:
                 built[id(entry)] = _op(entry, f"{name}, {mode}, {op_type}")
@@ -138,7 +151,7 @@ def _op(entry: Located, inside: str) -> OpCapability:
     if not any(name in entry for name in TENSORS):
         raise CapabilityError(f"{entry.place}: {inside}: it needs a weight or an activation")
     accumulator = entry.get("accumulator")
-    if accumulator is not None and accumulator not in ACCUMULATORS:
+    if accumulator not in (None, *ACCUMULATORS):
         raise unknown(entry.at("accumulator"), f"accumulator {accumulator!r}", str(accumulator), ACCUMULATORS)
     tensors = {name: _tensor(mapping_at(entry, name), f"{inside}, {name}") for name in TENSORS if name in entry}
     return OpCapability(**tensors, accumulator=accumulator, place=entry.place)
@@ -161,14 +174,23 @@ def _field(fields: Located, name: str, inside: str) -> tuple[str, ...]:
     values = texts_at(fields, name)
     known = registered(name)
     wild = (ANY,) if name in ("dtype", "scheme", "algorithm") else ()
-    for value in values:
-        if base_name(value) not in known and value not in wild:
+    for value in (value for value in values if value not in wild):
+        if (base_name(value) if name in ("granularity", "algorithm") else value) not in known:
             raise unknown(fields.at(name), f"{name} {value!r} in {inside}", value, [*known, *wild])
+        if name == "algorithm":
+            _check_algorithm(value, fields.at(name), inside)
     if name == "granularity":
         return _granularities(values, fields.at(name), inside)
     if name != "dtype" and values[0] == ANY:
         raise CapabilityError(f"{fields.at(name)}: {inside}: the first {name} is the default and cannot be '*'")
     return values
+
+
+def _check_algorithm(text: str, place: Place, inside: str) -> None:
+    try:
+        parse_algorithm(text)
+    except SubbyteError as error:
+        raise CapabilityError(f"{place}: {inside}: {error}") from None
 
 
 def _granularities(values: tuple[str, ...], place: Place, inside: str) -> tuple[str, ...]:
@@ -190,7 +212,7 @@ def _strict(tree: Located) -> bool:
 
 
 def _fusions(tree: Located) -> tuple[tuple[str, ...], ...]:
-    fusions = tree.get("fusions") or []
+    fusions = tree.get("fusions", [])
     well_formed = isinstance(fusions, list) and all(
         isinstance(group, list) and group and all(isinstance(op, str) for op in group) for group in fusions
     )
@@ -198,4 +220,6 @@ def _fusions(tree: Located) -> tuple[tuple[str, ...], ...]:
         raise CapabilityError(
             f"{tree.at('fusions')}: fusions: expected lists of op types, as in [[Linear, ReLU]], found {fusions!r}"
         )
+    for op_type in (op for group in fusions for op in group):
+        check_op_type(op_type, tree.at("fusions"), "fusions")
     return tuple(tuple(group) for group in fusions)

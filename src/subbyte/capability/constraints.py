@@ -23,7 +23,7 @@ def read_constraints(tree: Located, capability: Capability) -> tuple[Constraint,
     Raises:
         CapabilityError: with the line.
     """
-    items = tree.get("constraints") or []
+    items = tree.get("constraints", [])
     if not isinstance(items, list) or not all(isinstance(item, Located) for item in items):
         raise CapabilityError(
             f"{tree.at('constraints')}: constraints: expected a list of "

@@ -1,10 +1,12 @@
 """Loading a capability: a built-in's name, a file, a dictionary."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from subbyte.capability.below import named_below
 from subbyte.capability.build import TOP_KEYS, build
 from subbyte.capability.checks import check_keys
 from subbyte.capability.merge import merge, without_nulls
@@ -37,7 +39,7 @@ def load_capability(source: "str | Path | Mapping[str, Any] | Capability" = DEFA
     if isinstance(source, Capability):
         return source
     if isinstance(source, Mapping):
-        return build(_extended(_from_python(source), Path(), ()), "capability")
+        return _built(_extended(_from_python(source), Path(), ()), "capability")
     if not isinstance(source, str | Path):
         raise CapabilityError(
             f"a capability is a built-in's name, a file, a dictionary or a Capability, not {type(source).__name__}"
@@ -45,16 +47,37 @@ def load_capability(source: "str | Path | Mapping[str, Any] | Capability" = DEFA
     if isinstance(source, str) and source in built_in_capabilities():
         return _built_in(source)
     path = _existing(str(source), Path(source), "")
-    return build(_read(path, ()), path.stem)
+    return _built(_read(path, ()), path.stem)
+
+
+@dataclass(frozen=True)
+class _Description:
+    """What a file says together with all that it extends.
+
+    Args:
+        tree: merged.
+        below: what it extends, each merged with what that extends.
+    """
+
+    tree: Located
+    below: tuple[Located, ...] = ()
+
+    def under(self, over: Located) -> "_Description":
+        """With an overlay on it."""
+        return _Description(merge(self.tree, over), (*self.below, self.tree))
+
+
+def _built(description: _Description, name: str) -> Capability:
+    return replace(build(description.tree, name), below=named_below(description.below))
 
 
 @cache
 def _built_in(name: str) -> Capability:
-    return build(_built_in_tree(name), name)
+    return _built(_built_in_description(name), name)
 
 
 @cache
-def _built_in_tree(name: str) -> Located:
+def _built_in_description(name: str) -> _Description:
     return _read(built_in_capabilities()[name], (), shown=f"{name}.yaml")
 
 
@@ -68,7 +91,7 @@ def _existing(name: str, path: Path, place: str) -> Path:
     return path
 
 
-def _read(path: Path, above: tuple[Path, ...], shown: str = "") -> Located:
+def _read(path: Path, above: tuple[Path, ...], shown: str = "") -> _Description:
     """The description in a file with everything that it extends merged in.
 
     Args:
@@ -78,22 +101,22 @@ def _read(path: Path, above: tuple[Path, ...], shown: str = "") -> Located:
     return _extended(tree, path.parent, (*above, path.resolve()))
 
 
-def _extended(tree: Located, folder: Path, above: tuple[Path, ...]) -> Located:
+def _extended(tree: Located, folder: Path, above: tuple[Path, ...]) -> _Description:
     check_keys(tree, TOP_KEYS)
     base = tree.get("extends")
     if base is None:
         without_nulls(tree)
-        return tree
+        return _Description(tree)
     place = tree.at("extends")
     if not isinstance(base, str):
         raise CapabilityError(f"{place}: extends: expected a built-in's name or a file, found {base!r}")
     if base in built_in_capabilities():
-        return merge(_built_in_tree(base), tree)
+        return _built_in_description(base).under(tree)
     path = _existing(base, folder / base, f"{place}: extends: ")
     if path.resolve() in above:
         chain = " -> ".join(file.name for file in (*above, path.resolve()))
         raise CapabilityError(f"{place}: extends goes in a circle: {chain}")
-    return merge(_read(path, above), tree)
+    return _read(path, above).under(tree)
 
 
 def _from_python(source: Mapping[str, Any]) -> Located:

@@ -4,6 +4,7 @@ from typing import Any
 
 from subbyte.capability.schema import ANY, TENSORS, Capability, OpCapability, TensorCapability
 from subbyte.dtypes import dtype, registered_dtypes
+from subbyte.spec import QuantMode
 
 
 def derived_ranges(capability: Capability) -> list[dict[str, Any]]:
@@ -14,21 +15,21 @@ def derived_ranges(capability: Capability) -> list[dict[str, Any]]:
         codes), `values` (the table of a codebook, else None), `default` (whether it is the list's first),
         and `accumulator`. `*` in a list stands for the registered types that no section names.
     """
-    unnamed = _unnamed(capability)
     rows = []
     for section, modes in capability.sections.items():
         for mode, ops in modes.items():
             for op_type, entry in ops.items():
                 head = {"section": section, "mode": mode, "op_type": op_type}
-                rows += [head | row for row in _op_rows(entry, unnamed)]
+                rows += [head | row for row in _op_rows(capability, entry, mode, op_type)]
     return rows
 
 
-def _op_rows(entry: OpCapability, unnamed: list[str]) -> list[dict[str, Any]]:
+def _op_rows(capability: Capability, entry: OpCapability, mode: QuantMode, op_type: str) -> list[dict[str, Any]]:
     rows = []
     for tensor in TENSORS:
         lists = entry.tensor(tensor)
-        for name in _expanded(lists, unnamed) if lists else ():
+        siblings = capability.siblings(op_type, mode, tensor)
+        for name in _expanded(capability, lists, siblings) if lists else ():
             data_type = dtype(name)
             rows.append(
                 {
@@ -45,13 +46,9 @@ def _op_rows(entry: OpCapability, unnamed: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _expanded(lists: TensorCapability, unnamed: list[str]) -> list[str]:
+def _expanded(capability: Capability, lists: TensorCapability, siblings: list[TensorCapability]) -> list[str]:
     named = [name for name in lists.dtype if name != ANY]
-    return named + (unnamed if ANY in lists.dtype else [])
-
-
-def _unnamed(capability: Capability) -> list[str]:
-    entries = [entry for modes in capability.sections.values() for ops in modes.values() for entry in ops.values()]
-    lists = [entry.tensor(name) for entry in entries for name in TENSORS]
-    named = {name for tensor in lists if tensor is not None for name in tensor.dtype}
-    return [name for name, known in registered_dtypes().items() if not known.is_float and name not in named]
+    if ANY not in lists.dtype:
+        return named
+    known = [name for name in registered_dtypes() if name not in named]
+    return named + [name for name in known if capability.allows(lists, siblings, "dtype", name)]

@@ -3,10 +3,11 @@
 from collections.abc import Collection
 from typing import get_args
 
-from subbyte.calibration import registered_algorithms
-from subbyte.dtypes import registered_dtypes
+from subbyte.calibration import parse_algorithm, registered_algorithms
+from subbyte.dtypes import dtype, registered_dtypes
+from subbyte.errors import ConfigError, listing, nearest
 from subbyte.numerics import registered_schemes
-from subbyte.spec.granularity import GranularityKind
+from subbyte.spec.granularity import Granularity, GranularityKind
 from subbyte.spec.tensor_spec import ScaleFormat
 
 
@@ -22,3 +23,20 @@ def registered(name: str) -> Collection[str]:
     if name == "algorithm":
         return tuple(registered_algorithms())
     return get_args(GranularityKind) if name == "granularity" else get_args(ScaleFormat)
+
+
+def check_name(field: str, name: str) -> None:
+    """Refuse a name that a field of a tensor's spec cannot have on any capability.
+
+    Raises:
+        ConfigError, DataTypeError: it is not registered, or its argument is wrong; with the nearest spelling.
+    """
+    if field == "dtype":
+        dtype(name)
+    elif field == "algorithm":
+        parse_algorithm(name)
+    elif field == "granularity":
+        Granularity.parse(name)
+    elif name not in registered(field):
+        known = registered(field)
+        raise ConfigError(f"{field} {name!r} is unknown{nearest(name, known)} (known: {listing(known)})")

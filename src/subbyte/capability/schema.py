@@ -13,6 +13,7 @@ from subbyte.spec import OpInfo, Position, QuantMode
 Tensor = Literal["weight", "activation", "output"]
 
 TENSORS: tuple[Tensor, ...] = ("weight", "activation", "output")
+Slot = tuple[str, str, str]  # mode, op type, tensor
 FIELDS = ("dtype", "scheme", "granularity", "algorithm", "scale_format")
 ANY = "*"
 
@@ -115,6 +116,7 @@ class Capability:
         constraints: precisions that ops must have.
         dtypes: the data types that the file itself describes.
         source: the file it was read from.
+        below: by (mode, op type, tensor), what the files that it extends name: `*` does not stand for that.
     """
 
     name: str
@@ -126,6 +128,7 @@ class Capability:
     constraints: tuple[Constraint, ...] = ()
     dtypes: Mapping[str, DataType] = field(default_factory=dict)
     source: str = "capability"
+    below: Mapping[Slot, TensorCapability] = field(default_factory=dict, repr=False)
 
     def op(self, section: str, mode: QuantMode, op_type: str) -> OpCapability | None:
         """What an op type can do; `quant_aware` is `static` unless the section says otherwise."""
@@ -139,6 +142,11 @@ class Capability:
         """By section, what an op type can do in a mode."""
         found = {section: self.op(section, mode, op_type) for section in self.sections}
         return {section: entry for section, entry in found.items() if entry is not None}
+
+    def siblings(self, op_type: str, mode: QuantMode, tensor: str) -> list[TensorCapability]:
+        """What every section, and every file below, names for one tensor of an op type in a mode."""
+        lists = [entry.tensor(tensor) for entry in self.entries(op_type, mode).values()]
+        return [found for found in [*lists, self.below.get((mode, op_type, tensor))] if found is not None]
 
     def modes(self, op_type: str) -> tuple[QuantMode, ...]:
         """The modes in which some section knows an op type."""
@@ -162,7 +170,7 @@ class Capability:
 
         Args:
             entry: of one section.
-            siblings: the entries of every section for the same tensor, op type and mode.
+            siblings: the entries of every section for the same tensor, op type and mode; those below too.
         """
         if entry.names(name, value):
             return True

@@ -1,6 +1,6 @@
 """What is asked of one op, once its rules lie over each other."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from subbyte.capability import ANY, TENSORS, Capability, OpCapability
@@ -33,30 +33,29 @@ def asked_mode(rules: Sequence[Rule], op: OpInfo) -> Asked | None:
 
 
 def wishes(rules: Sequence[Rule], op: OpInfo, mode: QuantMode, capability: Capability) -> Wishes:
-    """Merge rules, weakest first, field by field.
+    """Merge rules, weakest first, field by field; what a constraint says holds whatever is asked after it.
 
     Returns:
         By `tensor.field` what is asked; under `section` the section that is meant, if one is named.
 
     Raises:
-        ConfigError: an op name contradicts a constraint, or a tensor is asked for that the op has not.
+        ConfigError: a type, position or name contradicts a constraint, or a tensor is asked for that the op has not.
     """
     merged: Wishes = {}
-    constrained: dict[str, Asked] = {}
-    named: dict[str, Asked] = {}
+    constrained: Wishes = {}
+    requested: Wishes = {}
     for rule in rules:
         said = _said(rule, op, mode, capability)
         if rule.whole:
             merged.clear()
-            named.clear()
+            requested.clear()
         merged.update(said)
         if rule.level == "constraint":
-            constrained = {} if rule.whole else constrained
-            constrained.update(said)
-        elif rule.level == "name":
-            named.update(said)
-            _check_forgotten(rule, said, constrained, op)
-    return merged | _agreed(named, constrained, op)
+            constrained = _stated(rule, said) if rule.whole else constrained | said
+        elif rule.level != "global":
+            requested.update(_stated(rule, said))
+    forgotten = {name: wish for name, wish in constrained.items() if name not in requested}
+    return merged | forgotten | _agreed(requested, constrained, op)
 
 
 def float_type(asked: Asked | None, among: bool = False) -> str | None:
@@ -92,30 +91,26 @@ def _of_section(entry: OpCapability | None) -> dict[str, Values]:
     }
 
 
-def _check_forgotten(rule: Rule, said: Wishes, constrained: Mapping[str, Asked], op: OpInfo) -> None:
-    """A precision's name states the whole op, so a data type that it leaves out would be float."""
-    if not rule.whole or rule.section is not None:
-        return
-    for name, constraint in constrained.items():
-        if name.endswith(".dtype") and name not in said:
-            raise ConfigError(
-                f"{_shown(op)}: {rule.source} leaves {name} float, but {constraint.source} asks for "
-                f"{_alternatives(constraint.values)}; change one of the two"
-            )
+def _stated(rule: Rule, said: Wishes) -> Wishes:
+    """What is said, and of a shorthand, which states the whole op, that an activation it leaves out is float."""
+    if not rule.whole or rule.section is not None or "activation.dtype" in said:
+        return said
+    return said | {"activation.dtype": Asked(("fp32",), rule.source, insists=False)}
 
 
-def _agreed(named: Wishes, constrained: Mapping[str, Asked], op: OpInfo) -> Wishes:
-    """What an op's name and a constraint both speak of: the alternatives that suit both."""
+def _agreed(requested: Wishes, constrained: Wishes, op: OpInfo) -> Wishes:
+    """What a request and a constraint both speak of: the alternatives that suit both."""
     agreed: Wishes = {}
-    for name in (key for key in named if key in constrained and key != "section"):
-        asked, constraint = named[name], constrained[name]
+    for name in (key for key in requested if key in constrained and key != "section"):
+        asked, constraint = requested[name], constrained[name]
         common = tuple(value for value in asked.values if value in constraint.values)
         if not common:
             raise ConfigError(
                 f"{_shown(op)}: {asked.source} asks for {name} {_alternatives(asked.values)}, but "
                 f"{constraint.source} asks for {_alternatives(constraint.values)}; change one of the two"
             )
-        agreed[name] = Asked(common, asked.source, asked.insists)
+        narrowed = "" if common == asked.values else f", narrowed by {constraint.source}"
+        agreed[name] = Asked(common, asked.source + narrowed, asked.insists)
     return agreed
 
 

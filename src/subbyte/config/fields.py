@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from subbyte.capability import FIELDS, TENSORS
-from subbyte.dtypes import DataType
-from subbyte.errors import ConfigError, nearest
+from subbyte.dtypes import DataType, dtype, registered_dtypes
+from subbyte.errors import ConfigError, DataTypeError, nearest
 from subbyte.spec import Granularity, OpConfig, QuantMode, TensorSpec, check_keys
 
 Values = tuple[Any, ...]
@@ -27,13 +27,16 @@ def parse_fields(value: Any, where: str) -> dict[str, Values]:
         ConfigError: a misspelt key, or a value of the wrong kind.
     """
     if isinstance(value, OpConfig):
-        value = value.to_dict()
+        specs = {tensor: spec for tensor in TENSORS if (spec := getattr(value, tensor)) is not None}
+        value = value.to_dict() | specs
     check_keys(value, [*TENSORS, "quant_mode"], where)
     fields: dict[str, Values] = {}
     modes = {"": value["quant_mode"]} if "quant_mode" in value else {}
     for tensor in TENSORS:
         if tensor in value:
-            spec = value[tensor].to_dict() if isinstance(value[tensor], TensorSpec) else value[tensor]
+            spec = value[tensor]
+            if isinstance(spec, TensorSpec):
+                spec = spec.to_dict() | {"dtype": spec.dtype}
             check_keys(spec, [*_TENSOR_KEYS, "quant_mode"], f"{where}: {tensor}")
             for name, given in spec.items():
                 if name == "quant_mode":  # the seed documents write it inside the activation
@@ -43,6 +46,20 @@ def parse_fields(value: Any, where: str) -> dict[str, Values]:
     if modes:
         fields["quant_mode"] = (_mode(modes, where),)
     return fields
+
+
+def check_registered(data_type: DataType, where: str) -> None:
+    """Refuse a data type that its name does not stand for: reports and checkpoints hold the name.
+
+    Raises:
+        ConfigError: it is not registered, or its name stands for another one.
+    """
+    try:
+        dtype(data_type)
+    except DataTypeError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    if data_type.name not in registered_dtypes():
+        raise ConfigError(f"{where}: data type {data_type.name!r} is not registered; give it to register_dtype first")
 
 
 def _mode(modes: Mapping[str, Any], where: str) -> Any:
@@ -71,6 +88,7 @@ def _value(name: str, value: Any, where: str) -> Any:
             raise ConfigError(f"{where}: expected a whole number, found {value!r}")
         return value
     if isinstance(value, DataType):
+        check_registered(value, where)
         return value.name
     if name == "granularity":
         try:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from subbyte.capability import FIELDS, TENSORS, Capability, OpCapability
 from subbyte.config.asked import Asked, wishes
+from subbyte.config.fields import check_registered
 from subbyte.config.post_training import PostTrainingQuantConfig
 from subbyte.config.rules import Rule, RuleBook
 from subbyte.config.select import Sources, Table, choose_section
@@ -61,6 +62,8 @@ def _checked(capability: Capability, op: OpInfo, config: OpConfig, rules: Sequen
     if op.role == "weighted" and weight is None and activation is not None:
         raise ConfigError(f"{where}: TuneConfig quantizes the activation alone; give a weight too, or leave both out")
     for spec in (config.weight, config.activation):
+        if spec is not None:
+            check_registered(spec.dtype, f"{where}: TuneConfig")
         if spec is not None and spec.is_float and not capability.allows_float(op.type, spec.dtype.name):
             raise ConfigError(
                 f"{where}: TuneConfig: {spec.dtype} is not listed by {capability.name} for {op.type} "

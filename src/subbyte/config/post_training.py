@@ -1,12 +1,12 @@
 """What a user asks of post-training quantization."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     BaseModel,
     ConfigDict,
-    PositiveInt,
+    Field,
     StrictBool,
     StrictStr,
     ValidationError,
@@ -17,6 +17,7 @@ from subbyte.config.fields import parse_fields
 from subbyte.errors import ConfigError, nearest
 
 Approach = Literal["static", "dynamic", "weight_only", "auto"]
+Count = Annotated[int, Field(strict=True, gt=0)]
 Recipe = Literal["first_conv_or_matmul_quantization", "last_conv_or_matmul_quantization"]
 
 
@@ -35,7 +36,7 @@ class PostTrainingQuantConfig(BaseModel):
         excluded_precisions: sections or data types not to use; an op whose default is one stays fp32.
         calibration_sampling_size: samples of calibration data to use (of a list the most); None is all that is given.
         recipes: `first_conv_or_matmul_quantization` and `last_conv_or_matmul_quantization`; False leaves
-            those ops in fp32.
+            those ops in fp32: the convolutions, linear maps and matrix products before or after which no other stands.
         first_last: the precision of the first and last ops.
 
     Raises:
@@ -49,11 +50,16 @@ class PostTrainingQuantConfig(BaseModel):
     op_type_dict: dict[StrictStr, Any] = {}
     op_name_dict: dict[StrictStr, Any] = {}
     excluded_precisions: list[StrictStr] = []
-    calibration_sampling_size: PositiveInt | list[PositiveInt] | None = None
+    calibration_sampling_size: Count | Annotated[list[Count], Field(min_length=1)] | None = None
     recipes: dict[Recipe, StrictBool] = {}
     first_last: StrictStr | None = None
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, *positional: Any, **values: Any) -> None:
+        if positional:
+            raise ConfigError(
+                f"configuration: keywords are expected, as in precision='w4a8', not {positional[0]!r}; "
+                "PostTrainingQuantConfig.from_dict reads a dictionary"
+            )
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -77,6 +83,8 @@ class PostTrainingQuantConfig(BaseModel):
         Raises:
             ConfigError: as for the constructor.
         """
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"configuration: expected a mapping, found {values!r}")
         wrong = [key for key in values if not isinstance(key, str)]
         if wrong:
             raise ConfigError(f"configuration: a key must be a name, not {wrong[0]!r}")

@@ -21,8 +21,8 @@ Resolved = tuple[OpConfig, Sources]
 def resolve(capability: Capability, ops: Sequence[OpInfo], config: Any, first_last: str | None = None) -> TuneConfig:
     """Decide what every op of a model gets.
 
-    Weakest first, merged field by field: global precision, op types, constraints of the capability,
-    first/last and recipes, op names.
+    Weakest first, merged field by field: global precision, op types, first/last and recipes, op names. The
+    capability's constraints narrow the global precision and its own default; anything else must agree with them.
 
     Args:
         capability: what the ops can do.
@@ -51,6 +51,9 @@ def resolve(capability: Capability, ops: Sequence[OpInfo], config: Any, first_la
     for op in ops:
         resolved = _Op(capability, op, request, excluded).resolve(rules.for_op(op))
         configs[op.key], sources[op.key] = resolved
+    for op in rules.absent():  # one request may serve several models, but not be wrong for each
+        _Op(capability, op, request, excluded).resolve(rules.for_op(op))
+    rules.check_names()  # last: of what an op cannot have, its own error says what it can
     return TuneConfig(configs, sources)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from subbyte.capability import Capability, parse_shorthand
+from subbyte.capability import FIELDS, Capability, check_name, parse_shorthand
 from subbyte.config.fields import Values, parse_fields
 from subbyte.config.post_training import PostTrainingQuantConfig
 from subbyte.dtypes import registered_dtypes
@@ -45,8 +45,8 @@ class Rule:
 class RuleBook:
     """All rules of a request, checked against a model; `for_op` gives those of one op, weakest first.
 
-    The order is: global precision, op types, constraints of the capability, first/last and recipes,
-    op names; within each the order given.
+    The order is: global precision, constraints of the capability, op types, first/last and recipes,
+    op names; within each the order given. What comes after a constraint must agree with it (see `wishes`).
 
     Raises:
         ConfigError: a key matches nothing, a precision cannot be read or is excluded, or positions are
@@ -72,18 +72,46 @@ class RuleBook:
             (one, self._named(one.precision, f"constraint {one.precision!r} ({one.place})", "constraint"))
             for one in capability.constraints
         ]
-        self._positions = self._position_rules(first_last if first_last is not None else config.first_last)
+        first_last = config.first_last if first_last is None else first_last
+        self._first_last = self._first_last_rules(first_last)
+        self._recipes = self._recipe_rules(first_last)
         self._check_positions()
         self._check_tensors()
 
     def for_op(self, op: OpInfo) -> list[Rule]:
         """The rules that speak of an op, weakest first."""
         rules = [self._global] if self._global else []
-        rules += [rule for types, rule in self._types if op.type in types]
         rules += [rule for constraint, rule in self._constraints if constraint.applies_to(op)]
-        rules += [rule for positions, rule in self._positions if positions & op.positions]
+        rules += [rule for types, rule in self._types if op.type in types]
+        rules += self._first_last if op.positions else []
+        rules += [rule for position, rule in self._recipes if position in op.product_positions]
         rules += [rule for names, rule in self._names if op.name in names]
         return [_mode_alone(rule) if rule.multiplying and op.role == "other" else rule for rule in rules]
+
+    def absent(self) -> list[OpInfo]:
+        """An op of each type that only rules speak of which speak of no op of the model."""
+        present = {op.type for op in self._ops}
+        types = {op_type for keys, _ in self._types if keys.isdisjoint(present) for op_type in keys}
+        return [self._imagined(op_type) for op_type in sorted(types)]
+
+    def _imagined(self, op_type: str) -> OpInfo:
+        weighted = "weight" in self._capability.tensors(op_type)
+        return OpInfo("(none in this model)", op_type, "weighted" if weighted else "other")
+
+    def check_names(self) -> None:
+        """Refuse a name that no capability knows, which would be an alternative that is never taken.
+
+        Raises:
+            ConfigError: with the nearest spelling.
+        """
+        for _, rule in [*self._types, *self._names]:
+            for key, values in rule.fields.items():
+                field = key.split(".")[-1]
+                for value in values if field in FIELDS else ():
+                    try:
+                        check_name(field, value)
+                    except SubbyteError as error:
+                        raise ConfigError(f"{rule.source}: {key}: {error}") from None
 
     def _named(self, text: str, source: str, level: Level, pattern: bool = False) -> Rule:
         """The rule for a precision's name: a section, a data type, a shorthand."""
@@ -167,18 +195,20 @@ class RuleBook:
             for key, value in self._config.op_name_dict.items()
         ]
 
-    def _position_rules(self, first_last: str | None) -> list[tuple[frozenset[Position], Rule]]:
-        rules = []
-        both: frozenset[Position] = frozenset({"first", "last"})
+    def _first_last_rules(self, first_last: str | None) -> list[Rule]:
+        return [] if first_last is None else [self._named(first_last, f"first_last={first_last!r}", "position")]
+
+    def _recipe_rules(self, first_last: str | None) -> list[tuple[Position, Rule]]:
         off = [name for name, wanted in self._config.recipes.items() if not wanted]
-        if first_last is not None:
-            rules.append((both, self._named(first_last, f"first_last={first_last!r}", "position")))
         if off and first_last is not None and first_last not in _floats():
             raise ConfigError(f"recipes[{off[0]!r}]=False leaves an op float that first_last={first_last!r} quantizes")
-        for name in off:
-            position: frozenset[Position] = frozenset({"first"} if name.startswith("first") else {"last"})
-            rules.append((position, replace(self._named("fp32", f"recipes[{name!r}]=False", "position"))))
-        return rules
+        return [
+            (
+                "first" if name.startswith("first") else "last",
+                self._named("fp32", f"recipes[{name!r}]=False", "position"),
+            )
+            for name in off
+        ]
 
     def _check_approach(self) -> None:
         mode = self._global.fields.get("quant_mode", ("",))[0] if self._global else ""
@@ -189,9 +219,9 @@ class RuleBook:
             raise ConfigError(f"approach={approach!r} and precision={self._config.precision!r} ({mode}) contradict")
 
     def _check_positions(self) -> None:
-        asked = [rule.source for _, rule in self._positions]
+        asked = [rule.source for rule in [*self._first_last, *(rule for _, rule in self._recipes)]]
         asked += [rule.source for one, rule in self._constraints if one.position]
-        if asked and self._ops and not any(op.positions for op in self._ops):
+        if asked and self._ops and not any(op.positions | op.product_positions for op in self._ops):
             raise ConfigError(
                 f"{asked[0]} speaks of the first and last op, and only a forward shows which those are: "
                 "pass calibration data (one batch is enough)"

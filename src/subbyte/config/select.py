@@ -1,7 +1,7 @@
 """Which section of a capability serves what is asked of an op, and the specs that come of it."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,7 +34,7 @@ class Table:
         """By section, without those that are excluded."""
         return {section: entry for section, entry in self._all.items() if section not in self.excluded}
 
-    def siblings(self, tensor: str) -> list[TensorCapability]:
+    def lists(self, tensor: str) -> list[TensorCapability]:
         """The lists of every section for one tensor."""
         return [lists for entry in self._all.values() if (lists := entry.tensor(tensor)) is not None]
 
@@ -44,7 +44,10 @@ class Table:
         lists = entry.tensor(tensor)
         if lists is None or value in self.excluded:
             return False
-        return field not in FIELDS or self.capability.allows(lists, self.siblings(tensor), field, value)
+        if field not in FIELDS:
+            return True
+        siblings = self.capability.siblings(self.op.type, self.mode, tensor)
+        return self.capability.allows(lists, siblings, field, value)
 
     def default(self, lists: TensorCapability, field: str) -> str | None:
         """The default of a field: the first of its list that is neither `*` nor excluded."""
@@ -181,6 +184,12 @@ def _tensor_fields(
 def _refusal(table: Table, asked: Wishes) -> ConfigError:
     """Why no section serves: a field that none allows, or fields that none allows together."""
     fields = {name: wish for name, wish in asked.items() if name != "section"}
+    free = replace(table, excluded=frozenset())
+    if table.excluded and any(_serves(free, entry, fields) for entry in free.entries.values()):
+        return ConfigError(
+            f"{table}: excluded_precisions ({listing(table.excluded)}) leave nothing that {table.capability.name} "
+            f"allows for {_together(fields)} in {table.mode} mode; exclude less, or name another precision"
+        )
     for name, wish in fields.items():
         if not any(table.allows(entry, name, value) for entry in table.entries.values() for value in wish.values):
             return _not_allowed(table, name, wish.values, wish.source)
@@ -195,11 +204,14 @@ def _refusal(table: Table, asked: Wishes) -> ConfigError:
             f"{table}: {asked['section'].source} means a section that has no data type of its own ('*'); "
             "ask for a data type"
         )
-    together = ", ".join(f"{name} {'/'.join(map(str, wish.values))} ({wish.source})" for name, wish in fields.items())
     return ConfigError(
         f"{table}: no section of {table.capability.name} allows all of this in {table.mode} mode: "
-        f"{together}. " + "; ".join(_objections(table, fields))
+        f"{_together(fields)}. " + "; ".join(_objections(table, fields))
     )
+
+
+def _together(fields: Wishes) -> str:
+    return ", ".join(f"{name} {'/'.join(map(str, wish.values))} ({wish.source})" for name, wish in fields.items())
 
 
 def _objections(table: Table, fields: Wishes) -> Iterable[str]:
@@ -216,14 +228,14 @@ def _objections(table: Table, fields: Wishes) -> Iterable[str]:
 
 def _not_allowed(table: Table, name: str, values: Iterable[Any], source: str) -> ConfigError:
     tensor, field = name.split(".")
-    siblings = table.siblings(tensor)
+    listed = table.lists(tensor)
     where = f"{table}: {source}"
-    if not siblings:
+    if not listed:
         hint = f"; in {table.mode} mode no section quantizes its {tensor}"
         other = [mode for mode in table.capability.modes(table.op.type) if _has(table, mode, tensor)]
         hint += f" (quant_mode {listing(other)} does)" if other else ""
         return ConfigError(f"{where} asks for {name} {'/'.join(map(str, values))}{hint}")
-    allowed = {option for lists in siblings for option in lists.options(field) if option != ANY} - table.excluded
+    allowed = {option for lists in listed for option in lists.options(field) if option != ANY} - table.excluded
     wanted = "/".join(map(str, values))
     return ConfigError(
         f"{where} asks for {name} {wanted!r}, which {table.capability.name} does not list for "

@@ -3,8 +3,9 @@
 import ctypes
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 from subbyte.errors import DataTypeError, nearest, refuses_misspelt
@@ -13,6 +14,7 @@ Kind = Literal["integer", "codebook", "float"]
 
 MAX_BITS = 8
 _MAGNITUDES = (2.0**-20, 2.0**20)  # sums of products, and the product of the scales that undo them, stay inside fp32
+_FLOATS = {"fp32": 32, "bf16": 16, "fp16": 16}
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
@@ -26,14 +28,14 @@ class DataType:
     Codebook: give `values`, the largest of a magnitude of 2^-20 to 2^20; code i stands for `values[i]`, in the order
     given; `bits` may be left out.
     -0.0 and +0.0 are one value: its first code is the one that is written.
-    Float: give `bits` of 16 or 32 and nothing else; tensors of that type are not quantized.
+    Float: `fp32`, `bf16` and `fp16` are built in; tensors of these types are not quantized.
 
     Args:
         name: letters, digits and underscores, starting with a letter.
         bits: bits that one code takes.
         signed: of an integer range.
         narrow: of a signed integer range.
-        values: of a codebook, finite and distinct.
+        values: of a codebook, finite and distinct numbers, in a list, tuple, range, array or tensor of one axis.
         algorithm: the calibration algorithm used where a request names none.
 
     Raises:
@@ -56,10 +58,7 @@ class DataType:
             raise self._error(f"algorithm must be a name, not {self.algorithm!r}")
         if self.values is not None:
             self._check_codebook()
-        elif self.bits in (16, 32) and self.signed is None:
-            if self.narrow:
-                raise self._error("narrow belongs to signed integer types")
-        else:
+        elif self.narrow or not self.is_float:
             self._check_integer()
 
     def _error(self, reason: str) -> DataTypeError:
@@ -68,22 +67,20 @@ class DataType:
     def _check_integer(self) -> None:
         if self.bits == 0:
             raise self._error("it has no values: give bits and signed, or a table of values")
-        if not 1 <= self.bits <= MAX_BITS:
-            raise self._error(f"bits must be 1..{MAX_BITS}, not {self.bits}")
-        if not isinstance(self.signed, bool) or not isinstance(self.narrow, bool):
-            raise self._error("an integer type needs signed: true or false (and narrow, if given, the same)")
         if self.narrow and not self.signed:
             raise self._error("narrow belongs to signed integer types")
+        if not 1 <= self.bits <= MAX_BITS:
+            hint = f"; the float types are {', '.join(_FLOATS)}" if self.bits in _FLOATS.values() else ""
+            raise self._error(f"bits must be 1..{MAX_BITS}, not {self.bits}{hint}")
+        if not isinstance(self.signed, bool) or not isinstance(self.narrow, bool):
+            raise self._error("an integer type needs signed: true or false (and narrow, if given, the same)")
         if self.narrow and self.bits == 1:
             raise self._error("a narrow 1-bit range holds only the value 0")
 
     def _check_codebook(self) -> None:
         if self.signed is not None or self.narrow:
             raise self._error("signed and narrow describe integer types; a table of values needs neither")
-        try:
-            table = tuple(float(value) for value in self.values or ())
-        except (TypeError, ValueError, OverflowError) as error:
-            raise self._error(f"values must be numbers ({error})") from None
+        table = self._table()
         if not table:
             raise self._error("it has no values")
         # Tensors hold values in fp32: two that are one there would be one value with two codes.
@@ -112,6 +109,20 @@ class DataType:
         object.__setattr__(self, "values", table)
         object.__setattr__(self, "bits", self.bits or needed)
 
+    def _table(self) -> tuple[float, ...]:
+        values: Any = self.values
+        if hasattr(values, "tolist"):  # an array or a tensor
+            values = values.tolist()
+        if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+            raise self._error(f"values must be a list of numbers, not {self.values!r}")
+        for value in values:
+            if not isinstance(value, Real) or isinstance(value, bool):
+                raise self._error(f"values must be numbers, and {value!r} is none")
+        try:
+            return tuple(float(value) for value in values)
+        except OverflowError as error:
+            raise self._error(f"values must be numbers ({error})") from None
+
     @classmethod
     def from_dict(cls, name: str, fields: Mapping[str, Any]) -> "DataType":
         """Build from one entry of a capability file's `dtypes`.
@@ -127,15 +138,7 @@ class DataType:
                 raise DataTypeError(
                     f"data type {name!r}: unknown key {key!r}{nearest(key, allowed)} (allowed: {', '.join(allowed)})"
                 )
-        given = dict(fields)
-        if isinstance(given.get("values"), str):
-            raise DataTypeError(f"data type {name!r}: values must be a list of numbers")
-        if given.get("values") is not None:
-            try:
-                given["values"] = tuple(given["values"])
-            except TypeError:
-                raise DataTypeError(f"data type {name!r}: values must be a list of numbers") from None
-        return cls(name, **given)
+        return cls(name, **fields)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that `from_dict` needs to build an equal type."""
@@ -149,7 +152,7 @@ class DataType:
     def kind(self) -> Kind:
         if self.values is not None:
             return "codebook"
-        return "float" if self.signed is None else "integer"
+        return "float" if self.signed is None and _FLOATS.get(self.name) == self.bits else "integer"
 
     @property
     def is_float(self) -> bool:

@@ -1,6 +1,7 @@
 """The one place that knows which data types there are, by name."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from subbyte.dtypes.data_type import DataType
 from subbyte.errors import DataTypeError, listing, nearest
@@ -18,21 +19,39 @@ def register_dtype(data_type: DataType) -> DataType:
     """
     if not isinstance(data_type, DataType):
         raise DataTypeError(f"register_dtype takes a DataType, not {type(data_type).__name__}")
-    known = _REGISTRY.setdefault(data_type.name, data_type)
+    _check_name(data_type)
+    return _REGISTRY.setdefault(data_type.name, data_type)
+
+
+def _check_name(data_type: DataType) -> None:
+    known = _REGISTRY.get(data_type.name, data_type)
     if known != data_type:
         raise DataTypeError(
             f"data type {data_type.name!r}: the name is taken by {known.to_dict()}; choose another name"
         )
-    return known
+
+
+@contextmanager
+def all_or_none() -> Iterator[None]:
+    """While it is open data types may be registered; where it ends in an error none of them stays."""
+    before = dict(_REGISTRY)
+    try:
+        yield
+    except BaseException:
+        for name in _REGISTRY.keys() - before.keys():
+            del _REGISTRY[name]
+        raise
 
 
 def dtype(name: str | DataType) -> DataType:
-    """The registered data type of that name (a DataType is returned as it is).
+    """The registered data type of that name (a DataType is returned as it is, registered or not).
 
     Raises:
-        DataTypeError: no such name; the message lists those there are.
+        DataTypeError: no such name (the message lists those there are), or a DataType of a name that stands
+            for another one: configurations, reports and checkpoints hold the name.
     """
     if isinstance(name, DataType):
+        _check_name(name)
         return name
     if not isinstance(name, str) or name not in _REGISTRY:
         raise DataTypeError(

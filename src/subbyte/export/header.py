@@ -86,7 +86,9 @@ def _used_dtypes(configs: Iterable[OpConfig]) -> dict[str, Any]:
 
 
 def _op_values(op: Op) -> dict[str, Any]:
-    return asdict(op) | {"positions": sorted(op.positions)}
+    values = asdict(op) | {"positions": sorted(op.positions)}
+    del values["product_positions"]  # a request's recipes ask for it, and here the request is resolved
+    return values
 
 
 def _op_from(values: Mapping[str, Any]) -> Op:

@@ -38,7 +38,7 @@ def scale_shape(shape: Sequence[int], spec: TensorSpec) -> tuple[int, ...]:
 
 def expand(param: Tensor, shape: Sequence[int], spec: TensorSpec) -> Tensor:
     """Scale or zero point in a shape that broadcasts against a tensor of `shape`."""
-    if spec.granularity.kind != "per_group" or param.ndim < len(shape):
+    if spec.granularity.kind != "per_group" or param.ndim < len(shape) or not shape:
         return param
     axis = block_axis(spec, len(shape)) - len(shape)
     repeated = param.repeat_interleave(min(spec.granularity.group_size, shape[axis]), dim=axis)

@@ -27,6 +27,8 @@ class OpInfo:
         role: `weighted` (has a weight), `matmul` (multiplies two activations), `other`.
         positions: `first` and `last`, by data flow; empty where no forward was recorded.
         depthwise: a convolution with as many groups as input channels.
+        product_positions: `first` and `last` among convolutions, linear maps and matrix products, as recipes mean them:
+            before the first and after the last stands no other.
     """
 
     name: str
@@ -34,6 +36,7 @@ class OpInfo:
     role: Role
     positions: frozenset[Position] = frozenset()
     depthwise: bool = False
+    product_positions: frozenset[Position] = frozenset()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -63,7 +66,7 @@ class OpConfig:
     accumulator: str | None = None
 
     def __post_init__(self) -> None:
-        if self.accumulator is not None and self.accumulator not in ACCUMULATORS:
+        if self.accumulator not in (None, *ACCUMULATORS):
             raise ConfigError(
                 f"accumulator {self.accumulator!r} is unknown{nearest(str(self.accumulator), ACCUMULATORS)} "
                 f"(allowed: {', '.join(ACCUMULATORS)})"

@@ -43,7 +43,7 @@ class TensorSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype(self.dtype))
         object.__setattr__(self, "granularity", Granularity.parse(self.granularity))
-        object.__setattr__(self, "algorithm", self.algorithm or self.dtype.algorithm)
+        object.__setattr__(self, "algorithm", self.dtype.algorithm if self.algorithm in ("", None) else self.algorithm)
         for name in ("scheme", "algorithm"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} must be a name, not {getattr(self, name)!r}")

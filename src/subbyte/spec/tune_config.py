@@ -20,10 +20,26 @@ class TuneConfig:
     Args:
         op: by (name, type).
         sources: for every op and field, the rule that set it (`explain` prints it); not part of equality.
+
+    Raises:
+        ConfigError: `op` is no mapping of (name, type) to OpConfig (`from_dict` reads plain dictionaries too).
     """
 
     op: Mapping[OpKey, OpConfig]
     sources: Mapping[OpKey, Mapping[str, str]] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.op, Mapping):
+            raise ConfigError(f"tune configuration: op must map (name, type) to an OpConfig, not be {self.op!r}")
+        for key, config in self.op.items():
+            if not isinstance(key, tuple) or _op_key(key) != key or not isinstance(config, OpConfig):
+                raise ConfigError(
+                    f"tune configuration: op maps (name, type) to an OpConfig, and {key!r} to {config!r} is none; "
+                    "TuneConfig.from_dict({'op': ...}) reads dictionaries"
+                )
+        for rules in (self.sources, *(self.sources.values() if isinstance(self.sources, Mapping) else ())):
+            if not isinstance(rules, Mapping):
+                raise ConfigError(f"tune configuration: sources map (name, type) to rules by field, not {rules!r}")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TuneConfig":

@@ -15,6 +15,7 @@ from subbyte.adaptor.pytorch.functional_op import written
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_OPS, FUNCTIONAL_TYPES
 from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.modules import WeightedHandler
+from subbyte.adaptor.pytorch.products import mark_products
 from subbyte.adaptor.pytorch.swap import float_class, positional
 from subbyte.adaptor.pytorch.tensors import leaves_in, tensors_in
 from subbyte.adaptor.pytorch.trace import (
@@ -66,7 +67,8 @@ class _DiscoveryMode(TorchFunctionMode):
             name, weighted = trace.record_function(op, function, args, kwargs, output)
         key = trace.unique(name or self._place(function.__name__))
         producers = tuple(source.producer for source in sources if source is not None)
-        trace.nodes[key] = Node(producers, weighted=weighted)
+        is_product = weighted or (op is not None and op.role == "matmul")
+        trace.nodes[key] = Node(producers, weighted=weighted, product=name if is_product else "")
         trace.new_value(key, tensors, outputs, weighted)
         return output
 
@@ -109,6 +111,7 @@ def discover(model: nn.Module, batch: Batch, names: dict[tuple[str, str, str], s
         output = batch.run(model)
     _mark_calls(trace)
     _mark_last(trace, output)
+    mark_products(trace, _shown(trace, output))
     _mark_norms(trace, model, output)
     for module, handler in trace.handlers.items():
         name = trace.names[module]
@@ -158,7 +161,7 @@ def _mark_calls(trace: Trace) -> None:
 def _mark_last(trace: Trace, output: Any) -> None:
     """Last: every weighted op whose value reaches the output through no other weighted op."""
     trace.note_unfollowed(tensors_in(output))
-    for key in trace.behind(value.producer for value in trace.known(tensors_in(output)) if value is not None):
+    for key in trace.behind(_shown(trace, output)):
         node = trace.nodes[key]
         if node.weighted and node.op in trace.graph.ops:
             op = trace.graph.ops[node.op]
@@ -171,7 +174,7 @@ def _mark_norms(trace: Trace, model: nn.Module, output: Any) -> None:
     for key, node in trace.nodes.items():
         for source in node.sources:
             readers.setdefault(source, []).append(key)
-    shown = {value.producer for value in trace.known(tensors_in(output)) if value is not None}
+    shown = _shown(trace, output)
     ran: dict[str, int] = {}
     for node in trace.nodes.values():
         for name in (node.op, node.norm):
@@ -194,3 +197,8 @@ def _fits(model: nn.Module, op: str, norm: str, trace: Trace) -> bool:
     assert isinstance(batch_norm, NORMS)
     channels = handler.output_channels(module)
     return batch_norm.running_mean is not None and batch_norm.num_features == channels
+
+
+def _shown(trace: Trace, output: Any) -> set[str]:
+    """The nodes that made what the model returns."""
+    return {value.producer for value in trace.known(tensors_in(output)) if value is not None}

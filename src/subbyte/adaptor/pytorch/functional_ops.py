@@ -11,6 +11,7 @@ from subbyte.adaptor.pytorch.float_functions import FLOAT_FUNCTIONS
 from subbyte.adaptor.pytorch.functional_op import Function, FunctionalOp, writes
 from subbyte.adaptor.pytorch.inputs import Slots, quantized, quantized_scores, snapped
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
+from subbyte.capability import register_op_type
 from subbyte.numerics import accumulator, rescale, without_autocast
 
 
@@ -198,3 +199,5 @@ def _table() -> dict[Function, FunctionalOp]:
 FUNCTIONAL_OPS = _table()
 IN_PLACE = frozenset(function for function in FUNCTIONAL_OPS if writes(function))
 FUNCTIONAL_TYPES = {op.op_type: op for op in FUNCTIONAL_OPS.values()}
+for _op_type in FUNCTIONAL_TYPES:
+    register_op_type(_op_type)

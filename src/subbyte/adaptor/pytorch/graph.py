@@ -28,7 +28,7 @@ class Op:
     """One operator as recorded.
 
     Args:
-        name, type, role, depthwise: as in OpInfo.
+        name, type, role, depthwise, product_positions: as in OpInfo.
         kind: `module`, or `function` for a torch function called by a module's code.
         scope: of a function, the module whose code calls it.
         calls: where it is called; none for a module that no forward reached.
@@ -53,10 +53,11 @@ class Op:
     fused: bool = False
     parameters: tuple[str, ...] = ()
     unfollowed: bool = False
+    product_positions: frozenset[Position] = frozenset()
 
     @property
     def info(self) -> OpInfo:
-        return OpInfo(self.name, self.type, self.role, self.positions, self.depthwise)
+        return OpInfo(self.name, self.type, self.role, self.positions, self.depthwise, self.product_positions)
 
     @property
     def quantizable(self) -> bool:
@@ -73,6 +74,7 @@ class Op:
             self,
             calls=(*calls, *(call for call in other.calls if call.site not in known)),
             positions=self.positions | other.positions,
+            product_positions=self.product_positions | other.product_positions,
             macs=self.macs or other.macs,
             norm=self.norm if self.calls else other.norm,
             fused=self.fused if self.calls else other.fused,

@@ -90,8 +90,9 @@ class Recording:
         changed = [key for key, given in state.config.op.items() if resolved.op.get(key, given) != given]
         for name, op_type in changed:
             if (name, op_type) not in unreached:
+                op = state.graph.ops[name]
                 raise ConfigError(
-                    f"op {name!r} is {' and '.join(sorted(state.graph.ops[name].positions))} only on the path of a "
+                    f"op {name!r} is {' and '.join(sorted(op.positions | op.product_positions))} only on the path of a "
                     "later calibration batch; give a batch that takes that path first, or name the op's precision"
                 )
             reset(model, state, name)

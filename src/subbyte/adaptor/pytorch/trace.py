@@ -45,12 +45,17 @@ class Value:
 
 @dataclass
 class Node:
-    """One recorded call: an op, a norm, or any other torch function."""
+    """One recorded call: an op, a norm, or any other torch function.
+
+    Args:
+        product: the op, where it is a convolution, a linear map or a matrix product.
+    """
 
     sources: tuple[str, ...]
     op: str = ""
     weighted: bool = False
     norm: str = ""
+    product: str = ""
 
 
 @dataclass
@@ -174,7 +179,7 @@ class Trace:
             self.new_value(key, tensors, output, weighted=False)
             return
         weighted = handler.holds_weight
-        self.nodes[key] = Node(producers, name, weighted)
+        self.nodes[key] = Node(producers, name, weighted, product=name if handler.is_product else "")
         first = sources[0].producer if sources and sources[0] is not None else None
         op = replace(
             module_op(module, name, handler),

@@ -15,6 +15,7 @@ class EmbeddingHandler(WeightedHandler):
     """A table [rows, features]; the input is whole numbers and is not quantized."""
 
     op_type = "Embedding"
+    is_product = False
     takes_activation = False
 
     def check(self, module: Any, name: str) -> None:

@@ -19,11 +19,13 @@ class ModuleHandler(ABC):
         op_type: as in `Conv2d`.
         role: as in OpInfo.
         holds_weight: whether it multiplies by a weight, quantized or not: data flow goes by that.
+        is_product: whether it is a convolution or a linear map.
     """
 
     op_type: ClassVar[str]
     role: ClassVar[Role] = "other"
     holds_weight: ClassVar[bool] = False
+    is_product: ClassVar[bool] = False
 
     def check(self, module: nn.Module, name: str) -> None:  # noqa: B027 (most types have nothing to refuse)
         """Refuse a module of this type that cannot be quantized.
@@ -50,6 +52,7 @@ class WeightedHandler(ModuleHandler):
 
     role = "weighted"
     holds_weight = True
+    is_product = True
     channel_axis: ClassVar[int] = 0
     group_axis: ClassVar[int] = 1
     takes_activation: ClassVar[bool] = True

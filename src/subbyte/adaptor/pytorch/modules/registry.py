@@ -7,6 +7,7 @@ from torch import nn
 
 from subbyte.adaptor.pytorch.modules.handler import ModuleHandler
 from subbyte.adaptor.pytorch.swap import float_class
+from subbyte.capability import register_op_type
 from subbyte.errors import ConfigError
 
 _HANDLERS: dict[str, ModuleHandler | None] = {}
@@ -17,8 +18,9 @@ def register_module(float_class: type[nn.Module] | str, handler: ModuleHandler |
 
     Args:
         float_class: the type, or its import path where the package that has it may not be installed.
-        handler: how; None keeps the type float although a base of it has a handler. A subclass of
-            `float_class` is covered as long as it keeps its forward and the methods that forward calls.
+        handler: how, and the `op_type` under which capability files speak of it; None keeps the type float
+            although a base of it has a handler. A subclass of `float_class` is covered as long as it keeps its
+            forward and the methods that forward calls.
 
     Raises:
         ConfigError: the type has a handler already.
@@ -27,6 +29,7 @@ def register_module(float_class: type[nn.Module] | str, handler: ModuleHandler |
     if path in _HANDLERS:
         raise ConfigError(f"module type {path} has a handler already")
     _HANDLERS[path] = handler
+    register_op_type(path.rpartition(".")[2] if handler is None else handler.op_type)
 
 
 def handler_of(module: nn.Module) -> ModuleHandler | None:
