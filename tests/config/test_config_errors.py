@@ -160,7 +160,7 @@ def test_ambiguous_names_the_sections() -> None:
     lists = {"scheme": ["sym"], "granularity": ["per_tensor"], "algorithm": ["minmax"]}
     sections = {
         name: {"static": {"Linear": {"weight": {"dtype": [weight], **lists}, "activation": {"dtype": [act], **lists}}}}
-        for name, weight, act in (("x", "int4", "uint8"), ("y", "int4", "uint4"), ("z", "int8", "uint8"))
+        for name, weight, act in (("x", "int4", "uint2"), ("y", "int4", "uint4"), ("z", "int8", "uint8"))
     }
     capability = load_capability({"default": "z", "capabilities": sections})
     message = refused(fc(weight={"dtype": "int4"}), capability=capability)

@@ -8,6 +8,7 @@ import pytest
 from subbyte.capability import Capability, load_capability
 from subbyte.config import PostTrainingQuantConfig, resolve
 from subbyte.dtypes import DataType, register_dtype
+from subbyte.errors import ConfigError
 from subbyte.spec import OpConfig, OpInfo, TensorSpec, TuneConfig
 
 CPU = load_capability()
@@ -121,7 +122,65 @@ def test_every_pair_of_widths(bits: int) -> None:
     for activation in range(2, 9):
         assert types(tuned(f"w{bits}a{activation}").op[FC.key]) == (f"int{bits}", f"uint{activation}")
     unsigned = {"op_name_dict": {"fc": {"weight": {"dtype": f"uint{bits}"}}}}
-    assert types(tuned(unsigned).op[FC.key]) == (f"uint{bits}", f"uint{bits}")
+    assert types(tuned(unsigned).op[FC.key]) == (f"uint{bits}", "uint8")
+
+
+@pytest.mark.parametrize(
+    ("asked", "got"),
+    [
+        ({"weight": {"dtype": "int4"}}, ("int4", "uint8")),
+        ({"weight": {"dtype": "bint1"}}, ("bint1", "uint8")),
+        ({"activation": {"dtype": "uint4"}}, ("int8", "uint4")),
+        ({"activation": {"dtype": "int4"}}, ("int8", "int4")),
+        ({"activation": {"dtype": "bint1"}}, ("int8", "bint1")),
+        ({"weight": {"dtype": "int4"}, "activation": {"dtype": "uint4"}}, ("int4", "uint4")),
+        ("int4", ("int4", "uint4")),  # a section's name means its pair
+    ],
+)
+def test_a_tensor_that_nothing_is_said_of_keeps_the_default(asked: Any, got: tuple[str, str]) -> None:
+    tune = tuned({"op_name_dict": {"fc": asked}})
+    assert types(tune.op[FC.key]) == got
+    wide = overlay({}, default="int4")
+    if asked != "int4" and "weight" not in asked:
+        assert types(tuned({"op_name_dict": {"fc": asked}}, capability=wide).op[FC.key])[0] == "int4"
+
+
+def test_a_section_that_has_no_other_pair_gives_its_own() -> None:
+    lists = {"scheme": ["sym"], "granularity": ["per_tensor"], "algorithm": ["minmax"]}
+    sections = {
+        name: {"static": {"Linear": {"weight": {"dtype": [weight], **lists}, "activation": {"dtype": [act], **lists}}}}
+        for name, weight, act in (("int8", "int8", "uint8"), ("int4", "int4", "uint4"))
+    }
+    chip = load_capability({"default": "int8", "capabilities": sections})
+    tune = resolve(chip, [FC], {"op_name_dict": {"fc": {"weight": {"dtype": "int4"}}}})
+    assert types(tune.op[FC.key]) == ("int4", "uint4")
+
+
+@pytest.mark.parametrize(
+    ("request_", "mode"), [("w4", "weight_only"), ("w4a8:dynamic", "dynamic"), ({"approach": "dynamic"}, "dynamic")]
+)
+def test_a_mode_that_nothing_has_is_refused(request_: Any, mode: str) -> None:
+    lists = {"scheme": ["sym"], "granularity": ["per_tensor"], "algorithm": ["minmax"]}
+    linear = {"weight": {"dtype": ["int8", "int4"], **lists}, "activation": {"dtype": ["uint8"], **lists}}
+    chip = load_capability({"default": "int8", "capabilities": {"int8": {"static": {"Linear": linear}}}})
+    with pytest.raises(ConfigError, match=rf"'fc'.*{mode} mode.*it has static"):
+        resolve(chip, [CONV1, FC], request_)
+
+
+def test_a_quantized_activation_beside_a_float_weight_is_refused() -> None:
+    alone = {"weight": {"dtype": "fp32"}, "activation": {"dtype": "uint4"}}
+    with pytest.raises(ConfigError, match=r"op_name_dict\['fc'\].*activation alone"):
+        tuned({"op_name_dict": {"fc": alone}})
+    tune = tuned({"precision": "w4a4", "op_name_dict": {"fc": {"weight": {"dtype": "fp32"}}}})
+    assert tune.op[FC.key].is_float
+
+
+def test_a_type_in_the_other_spelling_is_refused() -> None:
+    gelu = OpInfo("act", "GELU", "other")
+    with pytest.raises(ConfigError, match=r"op_type_dict\['gelu'\].*has GELU, and no gelu"):
+        resolve(load_capability("pytorch_cpu"), [FC, gelu], {"op_type_dict": {"gelu": "fp32"}})
+    both = {"op_type_dict": {"gelu": "fp32", "GELU": "fp32"}}
+    assert resolve(load_capability("pytorch_cpu"), [FC, gelu], both).op[gelu.key].is_float
 
 
 def test_a_type_brings_its_own_algorithm() -> None:
@@ -229,7 +288,7 @@ class TestPrecedence:
 
     def test_a_pattern_of_names_passes_over_what_an_op_has_not(self) -> None:
         found = all_types(tuned({"op_name_dict": {r"layer1\..*": {"weight": {"dtype": "int4"}}}}))
-        assert found[CONV2.name] == ("int4", "uint4")
+        assert found[CONV2.name] == ("int4", "uint8")
         assert found[ADD.name] == ("-", "uint8")
         assert tuned({"op_name_dict": {r"layer1\..*": "w4"}}).op[ADD.key] == OpConfig()
 
@@ -398,7 +457,9 @@ class TestSections:
         assert tune.op[FC.key] == OpConfig()
         assert "excluded_precisions" in tune.sources[FC.key]["weight.dtype"]
         activations = tuned({"excluded_precisions": ["uint4"], "op_name_dict": {"fc": {"weight": {"dtype": "int4"}}}})
-        assert types(activations.op[FC.key]) == ("int4", "int4")
+        assert types(activations.op[FC.key]) == ("int4", "uint8")
+        both = {"excluded_precisions": ["uint8"], "op_name_dict": {"fc": {"weight": {"dtype": "int4"}}}}
+        assert types(tuned(both).op[FC.key]) == ("int4", "int8")
         left = tuned({"excluded_precisions": ["int4"], "op_name_dict": {"fc": {"weight": {"dtype": ["int4", "int6"]}}}})
         assert types(left.op[FC.key])[0] == "int6"
 
@@ -431,7 +492,7 @@ class TestSections:
         wanted = {"weight": {"dtype": ["int4", "int8"], "granularity": "per_tensor", "algorithm": "mse"}}
         tune = tuned({"op_type_dict": {"Conv2d": wanted}}, capability=chip)
         assert types(tune.op[CONV1.key]) == ("int8", "uint8")
-        assert types(tune.op[CONV2.key]) == ("int4", "uint4")
+        assert types(tune.op[CONV2.key]) == ("int4", "uint8")
         assert tune.op[CONV1.key].weight == TensorSpec("int8", granularity="per_tensor", algorithm="mse")
         source = tune.sources[CONV1.key]["weight.dtype"]
         assert source.startswith("op_type_dict['Conv2d'], narrowed by constraint 'int8'")

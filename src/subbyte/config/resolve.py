@@ -51,6 +51,9 @@ def resolve(capability: Capability, ops: Sequence[OpInfo], config: Any, first_la
     for op in ops:
         resolved = _Op(capability, op, request, excluded).resolve(rules.for_op(op))
         configs[op.key], sources[op.key] = resolved
+    if all(config.is_float for config in configs.values()):
+        for op in ops:
+            _Op(capability, op, request, excluded).check_mode(rules.for_op(op))
     for op in rules.absent():  # one request may serve several models, but not be wrong for each
         _Op(capability, op, request, excluded).resolve(rules.for_op(op))
     rules.check_names()  # last: of what an op cannot have, its own error says what it can
@@ -101,6 +104,21 @@ class _Op:
             raise problem
         return self._unlisted(wishes(rules, self._op, modes[0], self._capability), modes, asked)
 
+    def check_mode(self, rules: Sequence[Rule]) -> None:
+        """Of a model that comes out all float: refuse a mode that a weighted op does not have, though it has others.
+
+        Raises:
+            ConfigError: that is why the op is float.
+        """
+        asked = asked_mode(rules, self._op)
+        modes, listed = self._modes(asked), self._capability.modes(self._op.type)
+        if self._op.role == "weighted" and listed and not set(modes) & set(listed):
+            raise ConfigError(
+                f"{self}: {self._mode_source(asked)} asks for {' or '.join(modes)} mode, which "
+                f"{self._capability.name} does not list for {self._op.type} (it has {listing(listed)}), and nothing "
+                "else would be quantized"
+            )
+
     def _modes(self, asked: Asked | None) -> tuple[QuantMode, ...]:
         if asked is not None:
             return asked.values
@@ -114,9 +132,14 @@ class _Op:
         weighted = self._op.role == "weighted"
         whole = merged.get("weight.dtype" if weighted else "activation.dtype")
         name = float_type(whole)
-        if whole is not None and name is not None:
-            return self._float(name, whole.source)
         activation = merged.get("activation.dtype")
+        if whole is not None and name is not None:
+            if activation is not None and activation.source == whole.source and float_type(activation) is None:
+                raise ConfigError(
+                    f"{self}: {whole.source} leaves the weight {name} and quantizes the activation alone "
+                    f"({'/'.join(map(str, activation.values))}); give the weight a type too, or leave activation out"
+                )
+            return self._float(name, whole.source)
         name = float_type(activation)
         if not weighted or activation is None or name is None or mode == "weight_only":
             return None

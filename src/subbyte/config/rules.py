@@ -77,6 +77,7 @@ class RuleBook:
         self._recipes = self._recipe_rules(first_last)
         self._check_positions()
         self._check_tensors()
+        self._check_spelling()
 
     def for_op(self, op: OpInfo) -> list[Rule]:
         """The rules that speak of an op, weakest first."""
@@ -239,6 +240,16 @@ class RuleBook:
                         f"{rule.source}: {tensor} is asked for, and no op that it speaks of quantizes one: "
                         f"{listing(f'{op.name} ({op.type})' for op in ops[:8])}"
                     )
+
+    def _check_spelling(self) -> None:
+        """A type that the model has in the other spelling alone (GELU is a module, gelu a function) was meant."""
+        present = {op.type for op in self._ops}
+        spoken_of = {op_type for keys, _ in self._types for op_type in keys}
+        for keys, rule in self._types:
+            for op_type in keys if keys.isdisjoint(present) else ():
+                twins = [name for name in present - spoken_of if name.lower() == op_type.lower()]
+                if twins:
+                    raise ConfigError(f"{rule.source}: this model has {twins[0]}, and no {op_type}; name {twins[0]!r}")
 
 
 def _mode_alone(rule: Rule) -> Rule:

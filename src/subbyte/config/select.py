@@ -78,7 +78,8 @@ def default_section(table: Table) -> tuple[str | None, str]:
 def choose_section(table: Table, asked: Wishes) -> tuple[str, Wishes]:
     """The section that serves a request, and the request with the alternative that it takes first.
 
-    The alternatives of the weight's dtype (without one, of the activation's) are tried in order. Of
+    The alternatives of the weight's dtype (without one, of the activation's) are tried in order. A tensor of which
+    no dtype is asked keeps the one of the default section, where any section allows that beside what is asked. Of
     several sections that serve: the one that is named, the one of that dtype's name, the default, any if
     all come to the same.
 
@@ -92,6 +93,7 @@ def choose_section(table: Table, asked: Wishes) -> tuple[str, Wishes]:
         trial = fields
         if lead is not None:
             trial = fields | {lead: Asked((value,), fields[lead].source, fields[lead].insists)}
+        trial = _with_default_types(table, trial)
         candidates = [section for section, entry in table.entries.items() if _serves(table, entry, trial)]
         if pinned is not None and pinned not in candidates and _insists_on(asked["section"], lead, asked):
             continue
@@ -101,6 +103,22 @@ def choose_section(table: Table, asked: Wishes) -> tuple[str, Wishes]:
         if candidates:
             return _unanimous(table, candidates, trial), trial
     raise _refusal(table, asked)
+
+
+def _with_default_types(table: Table, fields: Wishes) -> Wishes:
+    """The request with the default dtype of each tensor that it says nothing of, where that can be had."""
+    default = table.capability.default
+    entry = table.entries.get(default)
+    if entry is None or not any(name.endswith(".dtype") for name in fields):
+        return fields
+    unasked: Wishes = {}
+    for tensor in TENSORS:
+        lists = entry.tensor(tensor)
+        name = table.default(lists, "dtype") if lists is not None and f"{tensor}.dtype" not in fields else None
+        if name is not None:
+            unasked[f"{tensor}.dtype"] = Asked((name,), f"default section {default!r}", False)
+    whole = fields | unasked
+    return whole if any(_serves(table, each, whole) for each in table.entries.values()) else fields
 
 
 def _insists_on(section: Asked, lead: str | None, asked: Wishes) -> bool:
