@@ -1,5 +1,7 @@
 """The algorithms by name, with their arguments, and registering one's own."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ from subbyte.calibration import (
     registered_algorithms,
     registry,
 )  # fmt: skip
+from subbyte.calibration.percentile import percentile
 from subbyte.errors import ConfigError
 from subbyte.numerics import scheme_of
 from subbyte.spec import QuantParams, TensorSpec
@@ -54,6 +57,20 @@ def test_refusals(text: str, reason: str) -> None:
 def test_a_taken_name_is_refused() -> None:
     with pytest.raises(ConfigError, match="'kl' is taken"):
         register_algorithm("kl")(lambda distribution, spec: None)
+
+
+def test_a_function_that_is_defined_again_replaces_itself() -> None:
+    def cell(factor: float) -> None:
+        @register_algorithm("mine")
+        def mine(distribution: Distribution, spec: TensorSpec) -> QuantParams:
+            return scheme_of(spec).from_range(distribution.minimum, factor * distribution.maximum, spec)
+
+    cell(1.0)
+    cell(2.0)
+    assert calibrate_tensor(torch.tensor([0.0, 255.0]), TensorSpec("uint8", algorithm="mine")).scale == 2.0
+    for other in (lambda distribution, spec: None, partial(percentile, percent=99.0)):
+        with pytest.raises(ConfigError, match="'mine' is taken"):
+            register_algorithm("mine")(other)
 
 
 def test_one_of_the_users_own() -> None:

@@ -9,6 +9,7 @@ from typing import Protocol
 from subbyte.calibration.distribution import Distribution
 from subbyte.calibration.statistics import MinMax, Statistics
 from subbyte.errors import ConfigError, listing, nearest
+from subbyte.numerics import is_same_definition
 from subbyte.spec import QuantParams, TensorSpec
 
 _CALL = re.compile(r"(\w+)(?:\(([-+.\deE]+)\))?")
@@ -52,12 +53,14 @@ def register_algorithm(
         name: as a spec's `algorithm` writes it; `name(2.5)` passes 2.5 as the argument.
         statistics: what to collect from activations; weights are always known exactly.
 
+    A function that is defined again (a notebook cell, run twice) replaces what it registered before.
+
     Raises:
-        ConfigError: the name is taken.
+        ConfigError: the name is taken by another function.
     """
 
     def register(function: Callable[..., QuantParams]) -> Callable[..., QuantParams]:
-        if name in _ALGORITHMS:
+        if name in _ALGORITHMS and not is_same_definition(_ALGORITHMS[name].function, function):
             raise ConfigError(f"algorithm name {name!r} is taken; choose another")
         _ALGORITHMS[name] = Algorithm(name, function, statistics)
         return function
