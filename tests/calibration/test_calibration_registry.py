@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 
+import subbyte
 from subbyte.calibration import (
     Distribution,
     Histogram,
@@ -17,7 +18,7 @@ from subbyte.calibration import (
     registry,
 )  # fmt: skip
 from subbyte.calibration.percentile import percentile
-from subbyte.errors import ConfigError
+from subbyte.errors import CalibrationError, ConfigError
 from subbyte.numerics import scheme_of
 from subbyte.spec import QuantParams, TensorSpec
 
@@ -90,6 +91,21 @@ def test_one_of_the_users_own() -> None:
     stream.observe(x)
     got = calibrate_statistics(stream, TensorSpec("int8", algorithm="deviations")).scale
     assert torch.allclose(got, 3 * x.square().mean().sqrt() / 127, rtol=1e-2)
+
+
+def test_an_algorithm_that_needs_values_and_keeps_only_the_range_is_named() -> None:
+    @register_algorithm("median")
+    def median(distribution: Distribution, spec: TensorSpec) -> QuantParams:
+        values, _ = distribution.weighted()
+        return scheme_of(spec).from_range(values.median(1).values, values.median(1).values, spec)
+
+    message = "algorithm 'median': it needs the values, and only their range was kept; register it with statistics=Hist"
+    observed = MinMax(TensorSpec("uint4"))
+    observed.observe(torch.ones(3))
+    with pytest.raises(CalibrationError, match=message):
+        calibrate_statistics(observed, TensorSpec("uint4", algorithm="median"))
+    with pytest.raises(CalibrationError, match=f"input of op '0 .*': {message}"):
+        subbyte.quantize(torch.nn.Sequential(torch.nn.Linear(3, 2)), "w4a4:median", torch.rand(4, 3))
 
 
 def test_statistics_default_to_the_range() -> None:

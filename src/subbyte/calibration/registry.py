@@ -8,7 +8,7 @@ from typing import Protocol
 
 from subbyte.calibration.distribution import Distribution
 from subbyte.calibration.statistics import MinMax, Statistics
-from subbyte.errors import ConfigError, listing, nearest
+from subbyte.errors import CalibrationError, ConfigError, listing, nearest
 from subbyte.numerics import is_same_definition
 from subbyte.spec import QuantParams, TensorSpec
 
@@ -36,9 +36,16 @@ class Algorithm:
         return len(inspect.signature(self.function).parameters) > 2
 
     def params(self, distribution: Distribution, spec: TensorSpec) -> QuantParams:
-        """Scale and zero point of shape [blocks]."""
+        """Scale and zero point of shape [blocks].
+
+        Raises:
+            CalibrationError: the algorithm needs more than its statistics have kept; the message names it.
+        """
         arguments = () if self.argument is None else (self.argument,)
-        return self.function(distribution, spec, *arguments)
+        try:
+            return self.function(distribution, spec, *arguments)
+        except CalibrationError as error:
+            raise CalibrationError(f"algorithm {self.name!r}: {error}") from None
 
 
 _ALGORITHMS: dict[str, Algorithm] = {}
