@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from subbyte import ConfigError, DataType, DataTypeError, OpConfig, SubbyteError, TensorSpec, TuneConfig
+from subbyte.errors import nearest
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,19 @@ def test_copies_and_pickles_are_as_before() -> None:
     spec = TensorSpec("int4", granularity="per_group(8)")
     for other in (copy.copy(spec), copy.deepcopy(spec), pickle.loads(pickle.dumps(spec))):
         assert other == spec
+
+
+TYPES = ["Conv2d", "ELU", "Linear", "conv2d", "elu", "gelu", "softmax"]
+
+
+@pytest.mark.parametrize("word", ["LSTM", "ReLU", "relu", "BatchNorm2d", ""])
+def test_another_name_is_no_misspelling(word: str) -> None:
+    assert nearest(word, TYPES) == ""
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("Conv2D", "Conv2d"), ("Lineer", "Linear"), ("inear", "Linear"), ("geul", "gelu"), ("eul", "elu"), ("EUL", "ELU")],
+)
+def test_a_misspelling_has_a_hint(word: str, meant: str) -> None:
+    assert nearest(word, TYPES) == f"; did you mean {meant!r}?"

@@ -47,10 +47,15 @@ class KernelError(SubbyteError, RuntimeError):
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
     """The hint of an error message: `; did you mean 'X'?`, or nothing when no spelling is near."""
-    choices = sorted({str(choice) for choice in allowed})
-    matches = difflib.get_close_matches(str(word).lower(), [choice.lower() for choice in choices], n=1, cutoff=0.5)
+    choices = sorted({str(choice) for choice in allowed if _may_be_meant(str(word).lower(), str(choice).lower())})
+    matches = difflib.get_close_matches(str(word).lower(), [choice.lower() for choice in choices], n=1, cutoff=0.6)
     spelt = [choice for choice in choices if choice.lower() in matches]  # Conv2d and conv2d
     return f"; did you mean {difflib.get_close_matches(str(word), spelt, n=1, cutoff=0.0)[0]!r}?" if matches else ""
+
+
+def _may_be_meant(word: str, choice: str) -> bool:
+    """Whether a spelling may be a slip of another: of short names (ReLU and elu) one letter makes two."""
+    return len(word) > 4 or word[:1] == choice[:1] or sorted(word) == sorted(choice)
 
 
 def listing(names: Iterable[str]) -> str:

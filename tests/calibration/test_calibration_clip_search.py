@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from subbyte.calibration import Distribution
-from subbyte.calibration.clip_search import STEPS, search
+from subbyte.calibration.clip_search import STEPS, cut, search
 from subbyte.spec import QuantParams, TensorSpec
 
 SPEC = TensorSpec("uint4", "asym")
@@ -34,3 +34,15 @@ def test_every_block_gets_its_own_best() -> None:
     assert torch.allclose(chosen.scale, wanted * 1.5 / 15)
     assert chosen.scale.shape == chosen.zero_point.shape == (3,)
     assert chosen.zero_point.tolist() == [5, 5, 5]
+
+
+def test_a_cut_leaves_the_shorter_end_until_it_is_reached() -> None:
+    distribution = Distribution(torch.tensor([-1.0, -4.0, -2.0, 0.0]), torch.tensor([4.0, 1.0, 2.0, 3.0]))
+    for ratio, low, high in (
+        (1.0, [-1.0, -4.0, -2.0, 0.0], [4.0, 1.0, 2.0, 3.0]),
+        (0.5, [-1.0, -2.0, -1.0, 0.0], [2.0, 1.0, 1.0, 1.5]),
+        (0.125, [-0.5, -0.5, -0.25, 0.0], [0.5, 0.5, 0.25, 0.375]),
+    ):
+        minimum, maximum = cut(distribution, ratio)
+        assert minimum.tolist() == low
+        assert maximum.tolist() == high

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from subbyte.calibration import Distribution
+from subbyte.errors import CalibrationError
 
 
 def test_of_blocks_of_elements() -> None:
@@ -29,5 +30,5 @@ def test_an_empty_block_counts_as_zeros(shape: tuple) -> None:
 
 
 def test_a_range_alone_has_no_values() -> None:
-    with pytest.raises(RuntimeError, match="register it with statistics=Histogram"):
+    with pytest.raises(CalibrationError, match="register it with statistics=Histogram"):
         Distribution(torch.zeros(1), torch.ones(1)).weighted()

@@ -1,8 +1,11 @@
 """The algorithms by name, with their arguments, and registering one's own."""
 
+from functools import partial
+
 import pytest
 import torch
 
+import subbyte
 from subbyte.calibration import (
     Distribution,
     Histogram,
@@ -14,7 +17,8 @@ from subbyte.calibration import (
     registered_algorithms,
     registry,
 )  # fmt: skip
-from subbyte.errors import ConfigError
+from subbyte.calibration.percentile import percentile
+from subbyte.errors import CalibrationError, ConfigError
 from subbyte.numerics import scheme_of
 from subbyte.spec import QuantParams, TensorSpec
 
@@ -56,6 +60,20 @@ def test_a_taken_name_is_refused() -> None:
         register_algorithm("kl")(lambda distribution, spec: None)
 
 
+def test_a_function_that_is_defined_again_replaces_itself() -> None:
+    def cell(factor: float) -> None:
+        @register_algorithm("mine")
+        def mine(distribution: Distribution, spec: TensorSpec) -> QuantParams:
+            return scheme_of(spec).from_range(distribution.minimum, factor * distribution.maximum, spec)
+
+    cell(1.0)
+    cell(2.0)
+    assert calibrate_tensor(torch.tensor([0.0, 255.0]), TensorSpec("uint8", algorithm="mine")).scale == 2.0
+    for other in (lambda distribution, spec: None, partial(percentile, percent=99.0)):
+        with pytest.raises(ConfigError, match="'mine' is taken"):
+            register_algorithm("mine")(other)
+
+
 def test_one_of_the_users_own() -> None:
     @register_algorithm("deviations", Histogram)
     def deviations(distribution: Distribution, spec: TensorSpec, number: float = 3.0) -> QuantParams:
@@ -73,6 +91,21 @@ def test_one_of_the_users_own() -> None:
     stream.observe(x)
     got = calibrate_statistics(stream, TensorSpec("int8", algorithm="deviations")).scale
     assert torch.allclose(got, 3 * x.square().mean().sqrt() / 127, rtol=1e-2)
+
+
+def test_an_algorithm_that_needs_values_and_keeps_only_the_range_is_named() -> None:
+    @register_algorithm("median")
+    def median(distribution: Distribution, spec: TensorSpec) -> QuantParams:
+        values, _ = distribution.weighted()
+        return scheme_of(spec).from_range(values.median(1).values, values.median(1).values, spec)
+
+    message = "algorithm 'median': it needs the values, and only their range was kept; register it with statistics=Hist"
+    observed = MinMax(TensorSpec("uint4"))
+    observed.observe(torch.ones(3))
+    with pytest.raises(CalibrationError, match=message):
+        calibrate_statistics(observed, TensorSpec("uint4", algorithm="median"))
+    with pytest.raises(CalibrationError, match=f"input of op '0 .*': {message}"):
+        subbyte.quantize(torch.nn.Sequential(torch.nn.Linear(3, 2)), "w4a4:median", torch.rand(4, 3))
 
 
 def test_statistics_default_to_the_range() -> None:

@@ -200,6 +200,7 @@ def test_own_data_types_are_registered(tmp_path: Path) -> None:
     load(tmp_path, own + MINIMAL)  # again: nothing changes
     taken = refused(tmp_path, "dtypes:\n  loadert3: {bits: 2, signed: true}\n" + MINIMAL)
     assert taken.startswith("chip.yaml:2: data type 'loadert3': the name is taken")
+    assert "a data type cannot change within a process; choose another name, or restart Python" in taken
 
 
 def test_a_file_that_is_refused_leaves_no_data_type_behind(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def test_where_the_algorithm_goes(text: str, weight: str | None, activation: str
         ("w4a8:g32:g64", "'g64' comes after '32'"),
         ("w4:moving_average_minmax", "there are none"),
         ("W4A8", "cannot be read"),
+        ("W4A8:dynamic", "did you mean 'w4a8:dynamic'?"),
     ],
 )
 def test_refuses(text: str, message: str) -> None:

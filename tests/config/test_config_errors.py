@@ -38,6 +38,7 @@ def fc(**tensors: Any) -> dict[str, Any]:
     ("config", "message"),
     [
         ("w4a88", "bits are 1..8"),
+        ("W4A8", "did you mean 'w4a8'?"),
         ("inte4", "global 'inte4': 'inte4' names no section of pytorch_cpu, no data type and is no shorthand such as w4a8; did you mean 'int4'?"),
         ("others", "means a section that has no data type of its own ('*'); ask for a data type"),
         ({"op_name_dict": {"fcc": "w4a4"}}, "op_name_dict['fcc']: no op of this model matches; did you mean 'fc'? (there are: conv1, "),

@@ -25,8 +25,8 @@ from subbyte.cli import main
 from subbyte.dtypes import registry as dtypes_registry
 from subbyte.export import safe_file
 from subbyte.export.checkpoint import read_report
-from subbyte.numerics import scheme_of
-from subbyte.spec import QuantParams, TensorSpec
+from subbyte.numerics import scheme_of, schemes
+from subbyte.spec import OpConfig, QuantParams, TensorSpec, TuneConfig
 
 
 @pytest.fixture
@@ -431,6 +431,19 @@ def test_a_data_type_that_clashes_is_refused(tmp_path: Path, checkpoint: Path) -
     safe_file.write(checkpoint, tensors, header)
     with pytest.raises(CheckpointError, match="int4"):
         subbyte.load(checkpoint, ResidualNet())
+
+
+def test_a_scheme_is_to_be_registered_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schemes, "_SCHEMES", dict(schemes._SCHEMES))
+    subbyte.register_scheme("rounded", schemes.Symmetric())
+    spec = TensorSpec("int4", "rounded")
+    config = TuneConfig({("0", "Linear"): OpConfig(spec, quant_mode="weight_only")})
+    net = nn.Sequential(nn.Linear(4, 3))
+    subbyte.save(subbyte.quantize(net, config), tmp_path / "model.safetensors")
+    assert subbyte.load(tmp_path / "model.safetensors", net)
+    del schemes._SCHEMES["rounded"]
+    with pytest.raises(CheckpointError, match=r"call subbyte.register_scheme\('rounded', ...\) before"):
+        subbyte.load(tmp_path / "model.safetensors", net)
 
 
 CODE = """

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from subbyte.dtypes import DataType, dtype, registered_dtypes
 from subbyte.errors import ConfigError
-from subbyte.numerics import Scheme, register_scheme, registered_schemes, scale_limits, scheme_of, stored_scale
+from subbyte.numerics import Scheme, register_scheme, registered_schemes, scale_limits, scheme_of, schemes, stored_scale
 from subbyte.spec import QuantParams, TensorSpec
 
 PROPERTY = settings(deadline=None, max_examples=100)
@@ -198,6 +198,21 @@ def test_an_affine_scheme_needs_a_zero_point() -> None:
     spec = TensorSpec("int4")
     with pytest.raises(ConfigError, match="needs a zero point"):
         scheme_of(spec).snap(torch.zeros(2), QuantParams(torch.tensor(1.0)), spec)
+
+
+def test_a_class_that_is_defined_again_replaces_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schemes, "_SCHEMES", dict(schemes._SCHEMES))
+
+    def cell(scheme: str) -> Scheme:
+        class Mine(type(scheme_of(TensorSpec("int4", scheme)))):
+            pass
+
+        return register_scheme("mine", Mine())
+
+    first, second = cell("sym"), cell("asym")
+    assert scheme_of(TensorSpec("int4", "mine")) is second is not first
+    with pytest.raises(ConfigError, match="'mine' is taken"):
+        register_scheme("mine", scheme_of(TensorSpec("int4", "asym")))
 
 
 def test_registering_refuses_a_taken_name_and_what_is_no_scheme() -> None:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from subbyte.errors import CalibrationError
+
 
 @dataclass(frozen=True)
 class Distribution:
@@ -40,8 +42,10 @@ class Distribution:
         """Values and counts, both [blocks, n].
 
         Raises:
-            RuntimeError: only the range was collected (an algorithm was registered with the wrong statistics).
+            CalibrationError: only the range was collected (an algorithm was registered with the wrong statistics).
         """
         if self.values is None:
-            raise RuntimeError("this algorithm needs values; register it with statistics=Histogram")
+            raise CalibrationError(
+                "it needs the values, and only their range was kept; register it with statistics=Histogram"
+            )
         return self.values, torch.ones_like(self.values) if self.counts is None else self.counts

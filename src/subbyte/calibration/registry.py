@@ -8,7 +8,8 @@ from typing import Protocol
 
 from subbyte.calibration.distribution import Distribution
 from subbyte.calibration.statistics import MinMax, Statistics
-from subbyte.errors import ConfigError, listing, nearest
+from subbyte.errors import CalibrationError, ConfigError, listing, nearest
+from subbyte.numerics import is_same_definition
 from subbyte.spec import QuantParams, TensorSpec
 
 _CALL = re.compile(r"(\w+)(?:\(([-+.\deE]+)\))?")
@@ -35,9 +36,16 @@ class Algorithm:
         return len(inspect.signature(self.function).parameters) > 2
 
     def params(self, distribution: Distribution, spec: TensorSpec) -> QuantParams:
-        """Scale and zero point of shape [blocks]."""
+        """Scale and zero point of shape [blocks].
+
+        Raises:
+            CalibrationError: the algorithm needs more than its statistics have kept; the message names it.
+        """
         arguments = () if self.argument is None else (self.argument,)
-        return self.function(distribution, spec, *arguments)
+        try:
+            return self.function(distribution, spec, *arguments)
+        except CalibrationError as error:
+            raise CalibrationError(f"algorithm {self.name!r}: {error}") from None
 
 
 _ALGORITHMS: dict[str, Algorithm] = {}
@@ -52,12 +60,14 @@ def register_algorithm(
         name: as a spec's `algorithm` writes it; `name(2.5)` passes 2.5 as the argument.
         statistics: what to collect from activations; weights are always known exactly.
 
+    A function that is defined again (a notebook cell, run twice) replaces what it registered before.
+
     Raises:
-        ConfigError: the name is taken.
+        ConfigError: the name is taken by another function.
     """
 
     def register(function: Callable[..., QuantParams]) -> Callable[..., QuantParams]:
-        if name in _ALGORITHMS:
+        if name in _ALGORITHMS and not is_same_definition(_ALGORITHMS[name].function, function):
             raise ConfigError(f"algorithm name {name!r} is taken; choose another")
         _ALGORITHMS[name] = Algorithm(name, function, statistics)
         return function

@@ -2,11 +2,12 @@
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from subbyte.capability.registries import registered
 from subbyte.capability.schema import base_name
 from subbyte.dtypes import registered_dtypes
-from subbyte.errors import ConfigError, listing, nearest
+from subbyte.errors import ConfigError, SubbyteError, listing, nearest
 from subbyte.spec import QuantMode
 
 GRAMMAR = "w<bits or type>[a<bits or type>][:dynamic][:g<group size>][:<algorithm>]"
@@ -75,7 +76,7 @@ def parse_shorthand(text: str) -> Shorthand:
         ConfigError: it does not follow the grammar; the message says where.
     """
     if not isinstance(text, str) or not text.startswith("w"):
-        raise ConfigError(f"shorthand {text!r} cannot be read: it is {GRAMMAR}, as in {EXAMPLES}")
+        raise ConfigError(f"shorthand {text!r} cannot be read: it is {GRAMMAR}, as in {EXAMPLES}{_in_lower_case(text)}")
     head, *options = text.split(":")
     weight, activation = _types(text, head)
     given: dict[str, str] = {}
@@ -94,6 +95,17 @@ def parse_shorthand(text: str) -> Shorthand:
     )
     _check_meaning(shorthand)
     return shorthand
+
+
+def _in_lower_case(text: Any) -> str:
+    """The hint of an error message where a text is a shorthand but for its capitals."""
+    if not isinstance(text, str) or not text.startswith("W"):
+        return ""
+    try:
+        parse_shorthand(text.lower())
+    except SubbyteError:
+        return ""
+    return f"; did you mean {text.lower()!r}?"
 
 
 def _check_meaning(shorthand: Shorthand) -> None:

@@ -139,7 +139,7 @@ class RuleBook:
         try:
             shorthand = parse_shorthand(text)
         except SubbyteError as error:
-            if text.startswith("w"):
+            if text.lower().startswith("w"):
                 raise ConfigError(f"{source}: {error}") from None
             names = [*self._capability.sections, *registered_dtypes()]
             raise ConfigError(

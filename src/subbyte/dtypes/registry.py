@@ -27,7 +27,8 @@ def _check_name(data_type: DataType) -> None:
     known = _REGISTRY.get(data_type.name, data_type)
     if known != data_type:
         raise DataTypeError(
-            f"data type {data_type.name!r}: the name is taken by {known.to_dict()}; choose another name"
+            f"data type {data_type.name!r}: the name is taken by {known.to_dict()}, and a data type cannot change "
+            "within a process; choose another name, or restart Python where you have edited a type of your own"
         )
 
 

@@ -8,7 +8,8 @@ from subbyte.adaptor.pytorch.graph import Call, Graph, Op
 from subbyte.adaptor.pytorch.state import QuantizationState
 from subbyte.dtypes import DataType, register_dtype
 from subbyte.errors import CheckpointError, DataTypeError
-from subbyte.spec import OpConfig, TuneConfig
+from subbyte.numerics import registered_schemes
+from subbyte.spec import OpConfig, TensorSpec, TuneConfig
 
 FORMAT = 3
 
@@ -37,7 +38,8 @@ def state_from(header: Mapping[str, Any]) -> QuantizationState:
     """The state that `state_header` described; its data types are registered.
 
     Raises:
-        CheckpointError: the header is of another format, or names a data type that stands for another one here.
+        CheckpointError: the header is of another format, names a data type that stands for another one here, or a
+            scheme that is not registered.
     """
     if header.get("format") != FORMAT:
         raise CheckpointError(
@@ -52,6 +54,8 @@ def state_from(header: Mapping[str, Any]) -> QuantizationState:
         {(name, kind): OpConfig.from_dict(values) for (name, kind), values in _each(header["config"])},
         {(name, kind): sources for (name, kind), sources in _each(header["sources"])},
     )
+    later = [OpConfig.from_dict(values) for values in (header["found_later"] or {}).values()]
+    _check_schemes([*config.op.values(), *later])
     order = {scope: [(kind, site) for kind, site in sites] for scope, sites in header["order"].items()}
     graph = Graph({values["name"]: _op_from(values) for values in header["ops"]}, order, set(header["read_by_code"]))
     fingerprint = {part: settings for (part,), settings in _each(header["fingerprint"])}
@@ -81,8 +85,19 @@ def _each(shared: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str
 
 
 def _used_dtypes(configs: Iterable[OpConfig]) -> dict[str, Any]:
-    specs = [spec for op in configs for spec in (op.weight, op.activation, op.output) if spec is not None]
-    return {spec.dtype.name: spec.dtype.to_dict() for spec in specs}
+    return {spec.dtype.name: spec.dtype.to_dict() for spec in _specs(configs)}
+
+
+def _specs(configs: Iterable[OpConfig]) -> list[TensorSpec]:
+    return [spec for op in configs for spec in (op.weight, op.activation, op.output) if spec is not None]
+
+
+def _check_schemes(configs: Iterable[OpConfig]) -> None:
+    for scheme in {spec.scheme for spec in _specs(configs)} - {*registered_schemes()}:
+        raise CheckpointError(
+            f"the checkpoint uses the scheme {scheme!r}, which is not registered; call "
+            f"subbyte.register_scheme({scheme!r}, ...) before it is loaded"
+        )
 
 
 def _op_values(op: Op) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Pure tensor functions: quantize, dequantize, fake-quantize, pack, and the arithmetic on codes."""
 
 from subbyte.numerics.blocks import block_axis, expand, scale_shape, to_blocks
+from subbyte.numerics.definition import is_same_definition
 from subbyte.numerics.integer_first import EXACT_IN_FP32, accumulator, as_dtype, rescale, without_autocast
 from subbyte.numerics.packing import pack, packed_size, unpack
 from subbyte.numerics.quantize import code_dtype, dequantize, fake_quantize, quantize
@@ -32,6 +33,7 @@ __all__ = [
     "dequantize",
     "expand",
     "fake_quantize",
+    "is_same_definition",
     "pack",
     "packed_size",
     "quantize",

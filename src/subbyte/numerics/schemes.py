@@ -13,6 +13,7 @@ from torch import Tensor
 
 from subbyte.errors import ConfigError, listing, nearest
 from subbyte.numerics.blocks import expand, scale_shape
+from subbyte.numerics.definition import is_same_definition
 from subbyte.spec import QuantParams, TensorSpec
 
 _TINY = torch.finfo(torch.float32).tiny
@@ -248,13 +249,17 @@ _CODEBOOK = Codebook()
 def register_scheme(name: str, scheme: Scheme) -> Scheme:
     """Make a scheme known by name, for `TensorSpec(scheme=name)` and capability files.
 
+    A class that is defined again (a notebook cell, run twice) replaces what it registered before; models that
+    are quantized already are to be quantized again.
+
     Raises:
-        ConfigError: the name is taken, or this is no Scheme.
+        ConfigError: the name is taken by another class, or this is no Scheme.
     """
     if not isinstance(scheme, Scheme):
         raise ConfigError(f"scheme {name!r} must be an instance of a Scheme subclass, not {scheme!r}")
-    if _SCHEMES.setdefault(name, scheme) is not scheme:
+    if name in _SCHEMES and not is_same_definition(type(_SCHEMES[name]), type(scheme)):
         raise ConfigError(f"scheme name {name!r} is taken; choose another")
+    _SCHEMES[name] = scheme
     return scheme
 
 

@@ -1,11 +1,16 @@
 """Batches of calibration data: how many samples of one are used."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils._pytree import tree_leaves, tree_structure
+from torch.utils.data import IterableDataset, TensorDataset
 
+import subbyte
+from subbyte import CalibrationError
 from subbyte.adaptor.pytorch.batch import Batch, batches
 
 X, MASK = torch.randn(4, 3), torch.ones(4)
@@ -38,3 +43,32 @@ def test_batches_stop_at_the_limit() -> None:
     assert [batch.samples for batch in batches(stream, 8)] == [4, 4]
     assert [batch.samples for batch in batches([X[:0], X], 3)] == [3]
     assert [batch.samples for batch in batches(X, 100)] == [4]
+
+
+def test_a_dataset_is_to_be_wrapped_in_a_loader() -> None:
+    dataset = TensorDataset(X, MASK)
+    for run in (
+        lambda: subbyte.quantize(nn.Linear(3, 2), "w4a8", dataset),
+        lambda: subbyte.quantization.fit(nn.Linear(3, 2), {}, calib_dataloader=dataset),
+    ):
+        with pytest.raises(CalibrationError, match=r"not a TensorDataset, .* wrap it in a torch.utils.data.DataLoader"):
+            run()
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter([X, X])
+
+
+def test_an_iterable_dataset_is_a_stream_of_batches() -> None:
+    assert [batch.samples for batch in batches(Stream())] == [4, 4]
+
+
+def test_a_label_that_forward_does_not_take() -> None:
+    with pytest.raises(CalibrationError, match=r"positional arguments, here 2: .* or use subbyte.quantization.fit"):
+        Batch.of((X, MASK)).run(nn.Linear(3, 2))
+    for batch in (X[:, :2], (X[:, :2],), {"inputs": X}):
+        with pytest.raises(CalibrationError, match="give batches as the model's forward takes them"):
+            Batch.of(batch).run(nn.Linear(3, 2))
+    with pytest.raises(CalibrationError, match="give batches as the model's forward takes them"):
+        Batch.of((X, MASK[:, None, None])).run(nn.Bilinear(3, 2, 1))

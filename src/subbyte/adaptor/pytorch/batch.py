@@ -1,12 +1,14 @@
 """Calibration data: what a user gives, as a stream of calls of the model."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import Dataset, IterableDataset
 
 from subbyte.adaptor.pytorch.tensors import tensors_in
 from subbyte.errors import CalibrationError, SubbyteError
@@ -85,10 +87,24 @@ class Batch:
             raise
         except Exception as error:  # whatever the model's own code raises; no interrupt, which is none
             shapes = [tuple(x.shape) for x in tensors_in((self.args, self.kwargs))]
+            hint = "give batches as the model's forward takes them"
+            if len(self.args) > 1 and not self._fits(model.forward):
+                hint = (
+                    f"a batch that is a tuple or list is positional arguments, here {len(self.args)}: of "
+                    "(input, label) pairs give the inputs alone, or use subbyte.quantization.fit, which drops the label"
+                )
             raise CalibrationError(
                 f"the model does not run on calibration batch {self.index} (tensors of shapes {shapes}): "
-                f"{type(error).__name__}: {error}; give batches as the model's forward takes them"
+                f"{type(error).__name__}: {error}; {hint}"
             ) from error
+
+    def _fits(self, forward: Callable[..., Any]) -> bool:
+        """Whether `forward` takes as many arguments, and of these names."""
+        try:
+            inspect.signature(forward).bind(*self.args, **self.kwargs)
+        except TypeError:
+            return False
+        return True
 
 
 def batches(data: Any, limit: int | None = None) -> Iterator[Batch]:
@@ -103,6 +119,11 @@ def batches(data: Any, limit: int | None = None) -> Iterator[Batch]:
     """
     if isinstance(data, Tensor):
         data = [data]
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        raise CalibrationError(
+            f"calibration data is a tensor or an iterable of batches, not a {type(data).__name__}, which gives single "
+            "samples; wrap it in a torch.utils.data.DataLoader"
+        )
     if isinstance(data, Mapping) or not isinstance(data, Iterable):
         raise CalibrationError(
             f"calibration data is a tensor or an iterable of batches, not a {type(data).__name__}; "
