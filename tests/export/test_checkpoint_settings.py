@@ -70,6 +70,15 @@ def test_a_transformer_of_another_config_is_refused(tmp_path: Path, name: str, s
         subbyte.load(tmp_path / "model.safetensors", type(model)(other))
 
 
+def test_a_transformer_of_another_attention_is_refused(tmp_path: Path) -> None:
+    model = tiny_transformer("bert")
+    subbyte.save(subbyte.quantize(model, "w4"), tmp_path / "model.safetensors")
+    other = copy.deepcopy(model)
+    other.set_attn_implementation("eager")
+    with pytest.raises(CheckpointError, match=r"attn_implementation of the model itself is sdpa .* eager in this"):
+        subbyte.load(tmp_path / "model.safetensors", other)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
 def test_where_a_transformer_comes_from_and_what_was_done_with_it_makes_it_no_other(tmp_path: Path, name: str) -> None:
     model, tokens = tiny_transformer(name), torch.arange(10).view(2, 5)

@@ -7,7 +7,7 @@ import torch
 
 from subbyte.calibration import calibrate_tensor, quantize_tensor
 from subbyte.dtypes import registered_dtypes
-from subbyte.errors import CheckpointError
+from subbyte.errors import CheckpointError, ConfigError
 from subbyte.numerics import QuantizedTensor, dequantize, quantize, scale_shape
 from subbyte.spec import TensorSpec
 
@@ -134,3 +134,10 @@ def test_damaged_parts_are_refused(change, reason: str) -> None:
 def test_text() -> None:
     tensor = quantize_tensor(torch.randn(2, 4), TensorSpec("int4"))
     assert repr(tensor) == "QuantizedTensor((2, 4), int4 sym per_tensor minmax, 12 bytes)"
+
+
+def test_a_dtype_is_no_place_to_move_to() -> None:
+    tensor = quantize_tensor(torch.randn(4, 4), TensorSpec("int4"))
+    assert torch.equal(tensor.to("cpu").codes, tensor.codes)
+    with pytest.raises(ConfigError, match=r"keeps its codes; take \.dequantize"):
+        tensor.to(torch.float16)  # type: ignore[arg-type]

@@ -1,11 +1,12 @@
 """summary and explain: what was asked, what is there, what it costs."""
 
+import math
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import subbyte
 from networks import ResidualNet, randomized, seeded
@@ -293,3 +294,61 @@ def test_a_sample_is_one_of_what_layers_read() -> None:
             return self.fc(x) + mask.sum()
 
     assert rows_of(MaskFirst(), torch.ones(5, 5), seeded((3, 8)))["fc"]["macs"] == 64
+
+
+def test_activation_sqnr_is_of_the_largest_batch_whatever_the_order() -> None:
+    model = nn.Sequential(nn.Linear(8, 8)).eval()
+    large, small = seeded((64, 8)), seeded((1, 8)) * 0.01
+    figures = [
+        subbyte.summary(subbyte.quantize(model, "w4a4", data)).rows[0]["activation_sqnr"]
+        for data in ([large, small], [small, large])
+    ]
+    assert figures[0] == figures[1] > 10
+
+
+def test_activation_sqnr_is_known_of_a_path_that_one_batch_took() -> None:
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.small, self.large = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.large(x) if float(x.mean()) > 5 else self.small(x)
+
+    x = seeded((6, 4))
+    rows = subbyte.summary(subbyte.quantize(Branching(), "w4a4", [x, x[:2] + 9, x])).rows
+    assert all(row["activation_sqnr"] is not None for row in rows)
+
+
+def test_weight_sqnr_follows_the_weight() -> None:
+    prepared = subbyte.prepare(nn.Sequential(nn.Linear(8, 8)), "w4a8", seeded((16, 8)))
+    before = subbyte.summary(prepared).rows[0]["weight_sqnr"]
+    with torch.no_grad():
+        prepared[0].weight[0] *= 50  # far beyond its scale
+    weight = prepared[0].weight.detach()
+    approximation = subbyte.weights(prepared)["0"].dequantize()
+    want = 10 * math.log10(float(weight.square().sum() / (weight - approximation).square().sum()))
+    assert want < before - 10
+    for model in (prepared, subbyte.convert(prepared)):
+        assert subbyte.summary(model).rows[0]["weight_sqnr"] == pytest.approx(want, abs=1e-3)
+
+
+def test_macs_are_of_one_sample_beside_an_input_that_the_batch_shares() -> None:
+    class Timed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.conv = nn.Linear(1, 4), nn.Conv2d(3, 4, 3)
+
+        def forward(self, t: Tensor, x: Tensor) -> Tensor:
+            return self.conv(x) + self.embed(t.view(-1, 1))[:, :, None, None]
+
+    x = seeded((8, 3, 6, 6))
+    for t in (torch.tensor([3.0]), torch.tensor(3.0)):
+        rows = subbyte.summary(subbyte.quantize(Timed(), "w8a8", [(t, x)])).rows
+        assert next(row["macs"] for row in rows if row["name"] == "conv") == 4 * 27 * 16
+
+
+def test_a_wrapper_is_told_to_give_its_module() -> None:
+    prepared = subbyte.prepare(nn.Sequential(nn.Linear(8, 8)), "w4a8", seeded((16, 8)))
+    with pytest.raises(ModelError, match=r"DataParallel is a wrapper.*\.module"):
+        subbyte.summary(nn.DataParallel(prepared))

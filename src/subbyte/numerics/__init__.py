@@ -17,12 +17,13 @@ from subbyte.numerics.schemes import (
     scheme_of,
     stored_scale,
 )
-from subbyte.numerics.sqnr import sqnr
+from subbyte.numerics.sqnr import Loss, sqnr
 
 __all__ = [
     "EXACT_IN_FP32",
     "Affine",
     "Codebook",
+    "Loss",
     "QuantizedTensor",
     "Scheme",
     "accumulator",

@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from subbyte.errors import CheckpointError
+from subbyte.errors import CheckpointError, ConfigError
 from subbyte.numerics.packing import pack, packed_size, unpack
 from subbyte.numerics.quantize import dequantize, quantize
 from subbyte.numerics.schemes import scheme_of
@@ -122,6 +122,13 @@ class QuantizedTensor:
             yield rows, QuantizedTensor(packed, params, self.spec, torch.Size((count, *self.shape[1:])))
 
     def to(self, device: torch.device | str) -> "QuantizedTensor":
+        """The same on another device.
+
+        Raises:
+            ConfigError: a dtype is given: codes keep theirs.
+        """
+        if isinstance(device, torch.dtype):
+            raise ConfigError(f"a QuantizedTensor keeps its codes; take .dequantize().to({device})")
         return replace(self, packed=self.packed.to(device), params=self.params.to(device))
 
     def tensors(self) -> dict[str, Tensor]:

@@ -2,23 +2,49 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from torch import Tensor
 
 
+@dataclass
+class Loss:
+    """Power of a signal and of what its approximation adds, summed over as many parts as are added.
+
+    Args:
+        power: sum x^2.
+        noise: sum (x - x^)^2.
+        count: of elements.
+    """
+
+    power: float = 0.0
+    noise: float = 0.0
+    count: int = 0
+
+    def add(self, signal: Tensor, approximation: Tensor) -> None:
+        """Take in one part."""
+        self.power += float(signal.double().square().sum())
+        self.noise += float((signal.double() - approximation).square().sum())
+        self.count += signal.numel()
+
+    @property
+    def sqnr(self) -> float:
+        """The signal-to-quantization-noise ratio 10 log10(power / noise), in decibels.
+
+        Infinity where nothing was lost, minus infinity where there was only zero and noise came.
+        """
+        if self.noise == 0.0:
+            return math.inf
+        return 10 * math.log10(self.power / self.noise) if self.power else -math.inf
+
+
 def sqnr(parts: Iterable[tuple[Tensor, Tensor]]) -> float:
-    """The signal-to-quantization-noise ratio 10 log10(sum x^2 / sum (x - x^)^2), in decibels.
+    """The signal-to-quantization-noise ratio in decibels, as in `Loss`.
 
     Args:
         parts: pairs of a signal and its approximation, which together make the whole.
-
-    Returns:
-        infinity where nothing was lost, minus infinity where there was only zero and noise came.
     """
-    power = noise = 0.0
+    loss = Loss()
     for signal, approximation in parts:
-        power += float(signal.double().square().sum())
-        noise += float((signal.double() - approximation).square().sum())
-    if noise == 0.0:
-        return math.inf
-    return 10 * math.log10(power / noise) if power else -math.inf
+        loss.add(signal, approximation)
+    return loss.sqnr

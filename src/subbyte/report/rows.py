@@ -4,12 +4,14 @@ from typing import Any
 
 from torch import nn
 
+from subbyte.adaptor.pytorch.attach import note_weight_sqnr
 from subbyte.adaptor.pytorch.functional_mode import ScopedModule
 from subbyte.adaptor.pytorch.graph import Op
 from subbyte.adaptor.pytorch.kernels import KernelLinear, runs_on_codes
 from subbyte.adaptor.pytorch.overflow import largest_sum, overflows
 from subbyte.adaptor.pytorch.quantized_module import (
     ConvertedWeighted,
+    PreparedWeighted,
     QuantizedModule,
     WeightedModule,
 )
@@ -36,6 +38,8 @@ def _is_shown(op: Op) -> bool:
 def _row(model: nn.Module, state: QuantizationState, op: Op) -> Row:
     module: Any = model.get_submodule(op.scope if op.kind == "function" else op.name)
     quantizers = _input_quantizers(module, op)
+    if op.kind == "module" and isinstance(module, PreparedWeighted):
+        note_weight_sqnr(state, module)  # it may have been trained since
     weight = _weight_spec(module) if op.kind == "module" else None
     activation = quantizers[0].spec if quantizers else None
     parameters = _parameters(module) if op.kind == "module" else _read_parameters(model, op)

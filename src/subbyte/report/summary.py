@@ -47,7 +47,7 @@ class Summary:
             f"({totals['compression']:.2f}x smaller)"
         )
         if not totals["macs"]:
-            return f"{size}\nmultiply-accumulates: not recorded, as no forward was run"
+            return f"{size}\nmultiply-accumulates: not recorded; quantize with one batch of data to have them"
         shares = ", ".join(f"{key} {share:.1%}" for key, share in totals["macs_share"].items())
         return (
             f"{size}\n{totals['macs']:,} multiply-accumulates a sample: {shares}\n"

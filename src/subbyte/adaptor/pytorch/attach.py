@@ -142,7 +142,21 @@ def _calibrate_weight(state: QuantizationState, module: Any) -> None:
         factor, _ = module.norm[0].factor_and_bias(None)
         weight = fold_into(weight, factor, module.handler)
     module.weight_quantizer.calibrate(weight)
-    packed = QuantizedTensor.from_float(weight, module.weight_quantizer.weight_params, spec)
+    state.weights_measured.pop(module.op_name, None)
+    note_weight_sqnr(state, module)
+
+
+def note_weight_sqnr(state: QuantizationState, module: PreparedWeighted) -> None:
+    """Measure what quantization leaves of a weight, if it has changed since it was last measured."""
+    weight = module.weight.detach()
+    seen = None if weight.is_inference() else (weight.data_ptr(), module.weight._version)
+    if seen is not None and state.weights_measured.get(module.op_name) == seen:
+        return
+    state.weights_measured[module.op_name] = seen
+    if module.norm and folds_first(module.weight_spec):
+        factor, _ = module.norm[0].factor_and_bias(None)
+        weight = fold_into(weight, factor, module.handler)
+    packed = QuantizedTensor.from_float(weight, module.weight_quantizer.weight_params, module.weight_spec)
     parts = ((weight[rows] if weight.ndim else weight, piece.dequantize()) for rows, piece in packed.pieces())
     state.weight_sqnr[module.op_name] = sqnr(parts)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from subbyte.adaptor.pytorch.attach import note_weight_sqnr
 from subbyte.adaptor.pytorch.batch_norm import AbsorbedBatchNorm, FoldedBatchNorm
 from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.functional_mode import ScopedModule
@@ -39,6 +40,8 @@ def convert_in_place(prepared: nn.Module) -> nn.Module:
     prepared.eval()
     packed: Packed = {}
     weighted = [module for module in prepared.modules() if isinstance(module, PreparedWeighted)]
+    for module in weighted:
+        note_weight_sqnr(state, module)
     # All are packed before the first float weight goes: tied ones are read more than once.
     install(prepared, {module: _pack(module, packed) for module in weighted})
     finish(prepared, state)

@@ -105,7 +105,7 @@ def discover(model: nn.Module, batch: Batch, names: dict[tuple[str, str, str], s
     for index, x in enumerate(tensors_in((batch.args, batch.kwargs))):
         key = f"input{index}"
         trace.nodes[key] = Node(())
-        trace.lengths[key] = x.shape[0] if x.ndim else 1
+        trace.shapes[key] = tuple(x.shape)
         trace.values[x] = Value(key, inputs=frozenset({key}))
     with unchanged(model), _hooks(trace), _DiscoveryMode(trace):
         output = batch.run(model)

@@ -31,6 +31,7 @@ def fingerprint(model: nn.Module) -> Fingerprint:
         if id(config) not in configs:
             configs.add(id(config))
             part.update(_config_settings("config", config))
+            part.update(_attention(config))
     for name, tensor in model.state_dict().items():
         if isinstance(tensor, Tensor):  # an extra state is anything
             parts[f"tensor {name!r}"] = {"shape": str(tuple(tensor.shape)), "dtype": str(tensor.dtype)}
@@ -77,6 +78,12 @@ def _config_settings(key: str, value: Any) -> Iterator[tuple[str, str]]:
                 yield from _config_settings(f"{key}.{inner}", item)
     elif _is_plain(tuple(value) if isinstance(value, list) else value):
         yield key, repr(value)
+
+
+def _attention(config: Any) -> dict[str, str]:
+    """The code that attention runs, which Hugging Face's configurations leave out of `to_dict`."""
+    chosen = getattr(config, "_attn_implementation", None)
+    return {} if chosen is None else {"attn_implementation": str(chosen)}
 
 
 def _is_setting(key: str) -> bool:

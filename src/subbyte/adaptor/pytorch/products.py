@@ -18,7 +18,7 @@ def mark_products(trace: Trace, shown: Set[str]) -> None:
         shown: the nodes that made what the model returns: a product that does not lead there is not last.
     """
     nodes = trace.nodes  # in the order they ran: sources stand before what reads them
-    fed = set(trace.lengths)  # the inputs
+    fed = set(trace.shapes)  # the inputs
     behind: set[str] = set()
     for key, node in nodes.items():
         fed |= {key} if not fed.isdisjoint(node.sources) else set()

@@ -11,7 +11,7 @@ from subbyte.adaptor.pytorch.number_format import KeepsFormat
 from subbyte.adaptor.pytorch.phase import Run
 from subbyte.calibration import Distribution, Statistics, algorithm_of, calibrate_statistics, params_of
 from subbyte.errors import CalibrationError, ConfigError, UnseenOpError
-from subbyte.numerics import Affine, Scheme, affine_snap, as_dtype, fake_quantize, scheme_of, sqnr, to_blocks
+from subbyte.numerics import Affine, Loss, Scheme, affine_snap, as_dtype, fake_quantize, scheme_of, to_blocks
 from subbyte.spec import QuantParams, TensorSpec
 
 
@@ -148,7 +148,7 @@ class ActivationQuantizer(Quantizer):
         self.statistics: Statistics | None = None  # from the first observation on
         self.calibrated = False
         self.observed_shape: tuple[int, ...] = ()
-        self.sqnr: float | None = None
+        self.loss = Loss()
 
     def observe(self, x: Tensor) -> None:
         """Take x into the statistics.
@@ -179,7 +179,7 @@ class ActivationQuantizer(Quantizer):
         """Record the signal-to-quantization-noise ratio of x, in decibels."""
         if self.calibrated and x.numel():
             grid, scale = self.snap(x)
-            self.sqnr = sqnr([(x, grid * scale)])
+            self.loss.add(x, grid * scale)
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
@@ -226,7 +226,7 @@ class DynamicQuantizer(Quantizer):
         super().__init__(name, spec)
         algorithm_of(spec)  # every forward will ask for it
         self.run = run
-        self.sqnr: float | None = None
+        self.loss = Loss()
 
     def snap(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = x.float()
@@ -252,7 +252,7 @@ class DynamicQuantizer(Quantizer):
             check_finite(x, self.name)
         elif self.run.phase == "measure" and x.numel():
             grid, scale = self.snap(x)
-            self.sqnr = sqnr([(x, grid * scale)])
+            self.loss.add(x, grid * scale)
 
     def check_calibrated(self) -> None:
         """A dynamic range needs no calibration."""

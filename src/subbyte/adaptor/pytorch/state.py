@@ -43,6 +43,7 @@ class QuantizationState(nn.Module):
         self.structure: dict[str, Described] = {}  # of the converted model
         self.quantizers = nn.ModuleDict()
         self.weight_sqnr: dict[str, float] = {}
+        self.weights_measured: dict[str, tuple[int, int] | None] = {}  # where and in which version each was
         self.activation_sqnr: dict[str, float] = {}
         self.input_keys: dict[str, list[str]] = {}
 
@@ -88,9 +89,12 @@ def state_of(model: Any) -> QuantizationState:
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a quantized torch.nn.Module, got {type(model).__name__}")
     state = getattr(model, STATE, None)
-    if not isinstance(state, QuantizationState):
-        raise ModelError("this model is not quantized; call subbyte.quantize or subbyte.prepare first")
-    return state
+    if isinstance(state, QuantizationState):
+        return state
+    inner = getattr(model, "module", None)
+    if isinstance(inner, nn.Module) and STATE in vars(inner):
+        raise ModelError(f"this {type(model).__name__} is a wrapper around a quantized model; give its .module")
+    raise ModelError("this model is not quantized; call subbyte.quantize or subbyte.prepare first")
 
 
 def hold(model: nn.Module, state: QuantizationState) -> None:

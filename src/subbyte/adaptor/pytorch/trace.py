@@ -73,7 +73,7 @@ class Trace:
     owners: dict[int, str] = field(default_factory=dict)
     weight_memory: dict[int, str] = field(default_factory=dict)
     constants: set[int] = field(default_factory=set)
-    lengths: dict[str, int] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     macs: Counter[str] = field(default_factory=Counter)
     operands: dict[tuple[str, str], list[list[Value | None]]] = field(default_factory=dict)
     reading: dict[str, set[str]] = field(default_factory=dict)
@@ -85,9 +85,10 @@ class Trace:
 
     @property
     def samples(self) -> int:
-        """How many samples the batch held: the first axis of an input that a layer reads, not of a mask."""
-        read = [length for key, length in self.lengths.items() if key in self.entries]
-        return max([*read, *self.lengths.values(), 1][0], 1)
+        """How many samples the batch held: the first axis of the input with the most axes that a layer reads."""
+        read = [shape for key, shape in self.shapes.items() if key in self.entries] or list(self.shapes.values())
+        widest = max(read, key=len, default=())  # not a time step, or positions, that the whole batch shares
+        return max([*widest, 1][0], 1)
 
     @property
     def in_leaf(self) -> bool:
@@ -157,7 +158,7 @@ class Trace:
                 self.entries.update(source.inputs if not source.weighted else ())
                 self.signals.update(source.inputs if not source.weighted and x.is_floating_point() else ())
             if source is not None and source.unfollowed:
-                inputs = self.behind([source.producer]) & self.lengths.keys()
+                inputs = self.behind([source.producer]) & self.shapes.keys()
                 self.reading[name].update(inputs)
                 self.entries.update(inputs)
 
