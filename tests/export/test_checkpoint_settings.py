@@ -90,3 +90,11 @@ def test_where_a_transformer_comes_from_and_what_was_done_with_it_makes_it_no_ot
     loaded = subbyte.load(tmp_path / "model.safetensors", other)
     with torch.no_grad():
         assert torch.equal(loaded(tokens)[0], quantized(tokens)[0])
+
+
+def test_a_model_without_values_is_refused(tmp_path: Path) -> None:
+    subbyte.save(subbyte.quantize(Scaled(), "w4"), tmp_path / "model.safetensors")
+    with torch.device("meta"):
+        model = Scaled()
+    with pytest.raises(CheckpointError, match="meta device"):
+        subbyte.load(tmp_path / "model.safetensors", model)

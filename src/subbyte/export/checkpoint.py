@@ -65,6 +65,8 @@ def load(path: str | Path, float_model: nn.Module) -> nn.Module:
         ModelError: float_model is quantized already, or cannot be copied.
     """
     check_float(float_model)
+    if any(tensor.is_meta for tensor in chain(float_model.parameters(), float_model.buffers())):
+        raise CheckpointError("the float model is on the meta device, which holds no values; build it on the CPU")
     tensors, header = read(path)
     state = state_from(header)
     differs = difference(state.fingerprint, fingerprint(float_model))

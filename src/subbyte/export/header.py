@@ -28,6 +28,7 @@ def state_header(state: QuantizationState) -> dict[str, Any]:
         "ops": [_op_values(op) for op in state.graph],
         "order": state.graph.order,
         "read_by_code": sorted(state.graph.read_by_code),
+        "readers": sorted(state.graph.readers),
         "found_later": None if later is None else {name: config.to_dict() for name, config in later.items()},
         "weight_sqnr": state.weight_sqnr,
         "activation_sqnr": state.activation_sqnr,
@@ -57,7 +58,8 @@ def state_from(header: Mapping[str, Any]) -> QuantizationState:
     later = [OpConfig.from_dict(values) for values in (header["found_later"] or {}).values()]
     _check_schemes([*config.op.values(), *later])
     order = {scope: [(kind, site) for kind, site in sites] for scope, sites in header["order"].items()}
-    graph = Graph({values["name"]: _op_from(values) for values in header["ops"]}, order, set(header["read_by_code"]))
+    ops = {values["name"]: _op_from(values) for values in header["ops"]}
+    graph = Graph(ops, order, set(header["read_by_code"]), set(header["readers"]))
     fingerprint = {part: settings for (part,), settings in _each(header["fingerprint"])}
     sizes = {key: header[key] for key in ("float_bytes", "float_params")}
     state = QuantizationState(config, graph, fingerprint=fingerprint, **sizes)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import subbyte
 from networks import randomized, seeded
-from subbyte import ConfigError, ModelError
+from subbyte import ConfigError, ModelError, UnseenOpError
 
 TOKENS = torch.arange(12).reshape(3, 4)
 READERS: dict[str, Callable[[Tensor, Any], Tensor]] = {
@@ -314,3 +314,57 @@ def test_they_follow_a_cast_of_the_model(dtype: torch.dtype) -> None:
         got = converted(TOKENS)
         assert got.dtype == dtype
         assert torch.equal(prepared.to(dtype)(TOKENS), got)
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.fc = ScaledEmbedding(16, 6), nn.Linear(6, 6)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.fc(self.table(tokens))
+
+
+class EncoderAndHead(nn.Module):
+    """As BART: `generate()` calls the encoder by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.head = Encoder(), nn.Linear(6, 16, bias=False)
+        self.head.weight = self.encoder.table.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.encoder(tokens))
+
+
+@pytest.mark.parametrize("config", ["w4", "wnf4", "w4a8:dynamic", "w4a8"])
+@pytest.mark.parametrize("with_data", [True, False])
+def test_a_part_that_is_called_by_itself_reads_the_quantized_weight(
+    config: str, with_data: bool, tmp_path: Any
+) -> None:
+    if config == "w4a8" and not with_data:
+        return
+    model = randomized(EncoderAndHead())
+    prepared = subbyte.prepare(model, config, TOKENS if with_data else None).eval()
+    with torch.no_grad():
+        if not with_data:
+            prepared(TOKENS)
+        converted = subbyte.convert(prepared)
+        subbyte.save(converted, tmp_path / "model.safetensors")
+        loaded = subbyte.load(tmp_path / "model.safetensors", model)
+        want = prepared.encoder(TOKENS)
+        assert torch.equal(prepared.head(want), prepared(TOKENS))
+        for other in (converted, loaded):
+            assert torch.equal(other.encoder(TOKENS), want)
+
+
+def test_a_part_called_before_a_model_without_data_is_refused() -> None:
+    model = randomized(EncoderAndHead())
+    converted = subbyte.quantize(model, "w4a8:dynamic")
+    with torch.no_grad():
+        with pytest.raises(UnseenOpError, match=r"'encoder\.fc' was called before the model itself"):
+            converted.encoder(TOKENS)
+        converted(TOKENS)
+        assert converted.encoder(TOKENS).shape == (3, 4, 6)
+        alone = subbyte.quantize(model, "w4")  # no function to be found
+        assert alone.encoder(TOKENS).shape == (3, 4, 6)

@@ -196,8 +196,9 @@ def _attach_functions(model: nn.Module, state: QuantizationState) -> None:
 
 def _attach_weights_read_by_code(model: nn.Module, state: QuantizationState) -> None:
     _keep_from_fused_functions(model)
-    if not isinstance(model, QuantizedModule | FloatModule):
-        scope_of(model, state, "")
+    for name in {"", *state.graph.readers}:  # a part of the model may be called by itself
+        if not isinstance(model.get_submodule(name), QuantizedModule | FloatModule):
+            scope_of(model, state, name)
     read = {name: model.get_submodule(name) for name in state.graph.read_by_code}
     weighted = {
         op.name: model.get_submodule(op.name) for op in state.graph if op.role == "weighted" and op.kind == "module"

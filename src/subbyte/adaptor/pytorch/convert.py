@@ -94,6 +94,7 @@ def finish(model: nn.Module, state: QuantizationState) -> None:
 def find_nothing_later(model: nn.Module, state: QuantizationState) -> None:
     """Spare the first forward of a model without data its recording: no function is quantized."""
     state.found_later = None
+    state.run.awaits_first = False
     if isinstance(model, ScopedModule):
         model.functional_scope.before_first = None
 

@@ -23,11 +23,11 @@ from subbyte.adaptor.pytorch.trace import (
     Node,
     Trace,
     Value,
-    held_by_code,
     memory_of,
     module_op,
     op_weights,
     quantizable_modules,
+    with_held_weights,
 )
 from subbyte.adaptor.pytorch.unchanged import unchanged
 from subbyte.spec import Position
@@ -99,7 +99,7 @@ def discover(model: nn.Module, batch: Batch, names: dict[tuple[str, str, str], s
         parameters={id(parameter): name for name, parameter in model.named_parameters()},
         owners={id(weight): name for weight, name in weights.items()},
         weight_memory={memory_of(weight): name for weight, name in weights.items()},
-        graph=Graph(read_by_code=held_by_code(model)),
+        graph=with_held_weights(model),
         constants={id(x) for module in paths for x in tensors_in([*vars(module).values()])},
     )
     for index, x in enumerate(tensors_in((batch.args, batch.kwargs))):

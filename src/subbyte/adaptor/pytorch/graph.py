@@ -91,11 +91,13 @@ class Graph:
         ops: by name, in the order they first ran.
         order: for each scope the order of its functions.
         read_by_code: the weighted ops whose weight the model's own code reads, as in `F.linear(x, table.weight)`.
+        readers: the modules whose code that is.
     """
 
     ops: dict[str, Op] = field(default_factory=dict)
     order: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     read_by_code: set[str] = field(default_factory=set)
+    readers: set[str] = field(default_factory=set)
 
     def merge(self, other: "Graph") -> list[str]:
         """Take in another forward's recording; returns the names of ops that are new or have new calls."""
@@ -108,6 +110,7 @@ class Graph:
         for scope, sites in other.order.items():
             self.order.setdefault(scope, sites)
         self.read_by_code |= other.read_by_code
+        self.readers |= other.readers
         return changed
 
     def __iter__(self) -> Iterator[Op]:

@@ -37,6 +37,11 @@ class InputQuantizers:
         Raises:
             UnseenOpError: no recorded forward called the op from here.
         """
+        if self.run.awaits_first and self.run.quantizes:
+            raise UnseenOpError(
+                f"op {self.name!r} was called before the model itself, which was quantized without data: its functions "
+                "are found in its first forward. Call the model once as a whole, or quantize with one batch of data"
+            )
         if self.always is not None:
             return self.always
         if self.run.phase == "bypass":

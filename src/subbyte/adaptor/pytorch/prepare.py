@@ -1,6 +1,7 @@
 """prepare: a copy of a float model, its ops swapped, its quantizers calibrated."""
 
 import copy
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -24,7 +25,7 @@ from subbyte.adaptor.pytorch.progress import progress
 from subbyte.adaptor.pytorch.quantized_module import QuantizedModule
 from subbyte.adaptor.pytorch.recording import FoundLater, Recording, Resolver, functional_types
 from subbyte.adaptor.pytorch.state import QuantizationState, hold
-from subbyte.adaptor.pytorch.trace import held_by_code, module_op, op_weights, quantizable_modules
+from subbyte.adaptor.pytorch.trace import module_op, op_weights, quantizable_modules, with_held_weights
 from subbyte.errors import CalibrationError, ModelError
 from subbyte.spec import OpConfig, OpInfo, TuneConfig
 
@@ -107,7 +108,7 @@ def static_graph(model: nn.Module) -> Graph:
     names = {module: name for name, module in model.named_modules()}
     found = quantizable_modules(model)
     ops = {names[module]: module_op(module, names[module], found[module]) for module in found}
-    return Graph(ops, read_by_code=held_by_code(model))
+    return replace(with_held_weights(model), ops=ops)
 
 
 def model_bytes(model: nn.Module) -> int:
@@ -120,6 +121,7 @@ def find_later(model: nn.Module, state: QuantizationState, by_type: dict[str, Op
     if not isinstance(model, QuantizedModule):  # else the model itself is an op: it holds no others
         state.found_later = by_type
         scope_of(model, state, "").before_first = FoundLater(by_type).before_first
+        state.run.awaits_first = bool(by_type)
 
 
 def _stays_float(model: nn.Module, op: Op) -> bool:

@@ -126,6 +126,7 @@ class FoundLater:
         except CalibrationError as error:  # of a forward, which here is the caller's own
             raise error.__cause__ or error from None
         state.found_later = None
+        state.run.awaits_first = False
         state.train(model.training)
 
 

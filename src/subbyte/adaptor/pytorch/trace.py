@@ -236,6 +236,7 @@ class Trace:
         for leaf in leaves:
             if isinstance(leaf, nn.Parameter | PackedWeight) and id(leaf) in self.owners:
                 self.graph.read_by_code.add(self.owners[id(leaf)])
+                self.graph.readers.add(self.scope)
 
     def _function_name(self, op_type: str, site: str) -> str:
         key = (self.scope, op_type, site)
@@ -269,10 +270,13 @@ def op_weights(model: nn.Module) -> dict[Any, str]:
     return {module.weight: names[module] for module, kind in handlers.items() if kind.role == "weighted"}
 
 
-def held_by_code(model: nn.Module) -> set[str]:
-    """The ops whose weight a module that is no op holds too: its code may read it."""
+def with_held_weights(model: nn.Module) -> Graph:
+    """A graph that knows the weights of ops which modules that are no ops hold too: their code may read them."""
     owners = {id(weight): name for weight, name in op_weights(model).items()}
-    return {owners[weight] for holder in other_holders(model, owners) for weight in holder.weights}
+    names = {module: name for name, module in model.named_modules()}
+    holders = other_holders(model, owners)
+    held = {owners[weight] for holder in holders for weight in holder.weights}
+    return Graph(read_by_code=held, readers={names[holder.module] for holder in holders})
 
 
 def module_op(module: nn.Module, name: str, handler: ModuleHandler) -> Op:
