@@ -1,8 +1,7 @@
 """Kernels: linear layers on packed codes against float and int8 peers, weights in cache (HOT) and out of it (COLD).
 
-Times are of the torch op, static quantization of activations included. HOT calls the same weight again and again;
-COLD goes round copies of at least 160 MB, which is what a model of many layers does. The ceilings are measured here:
-VNNI products in registers, and reading memory in sequence.
+Times are of the torch op, static quantization of activations included. HOT calls the same weight several times in a
+row before the next kernel has its turn; COLD goes round copies of at least 160 MB, as a model of many layers does.
 """
 
 from collections.abc import Callable
@@ -21,13 +20,18 @@ from subbyte.kernels.linear import LinearWeight, linear_codes
 SHAPES = ((1, 4096, 4096), (1, 4096, 11008), (16, 4096, 4096), (128, 4096, 4096), (512, 1024, 1024))
 WIDTHS = ((8, 0), (4, 128), (3, 128), (2, 128))  # bits, group size; 0: per channel
 COLD_BYTES = 160 << 20
+IN_A_ROW = 8  # calls of a turn
 SEED = 0
 
 
 def main() -> None:
     options = parser(__doc__).parse_args()
     report = Report("kernels", "Kernels", quick=options.quick)
-    report.text(f"Instruction set: {used_isa()}; {torch.get_num_threads()} threads; seed {SEED}.")
+    report.text(
+        f"Instruction set: {used_isa()}; {torch.get_num_threads()} threads; seed {SEED}. GOP/s counts a multiplication and "
+        "an addition as two. Beside other libraries' kernels, and as a share of what this processor could do, they are "
+        "not measured yet."
+    )
     torch.manual_seed(SEED)
     for temperature in ("HOT", "COLD"):
         shapes = SHAPES if temperature == "HOT" else SHAPES[:2]
@@ -52,8 +56,8 @@ def _rows(shape: tuple[int, int, int], temperature: str, *, quick: bool) -> list
         name = f"W{bits}A8 {f'g{group_size}' if group_size else 'per channel'}"
         laid_out = _laid_out(outputs, inputs, bits, group_size or inputs)
         functions[name] = _calls(laid_out, temperature, partial(_call, x))
-    rounds = 5 if quick else 200 if rows == 1 else 40
-    times = interleaved(functions, rounds)
+    rounds = 3 if quick else 50 if rows == 1 else 12
+    times = {name: _each(turn) for name, turn in interleaved(functions, rounds).items()}
     return [_row(shape, name, each, times["torch fp32"]) for name, each in times.items()]
 
 
@@ -62,6 +66,10 @@ def _row(shape: tuple[int, int, int], name: str, times: Times, float_times: Time
     speed = 2 * rows * inputs * outputs / times.median / 1e9
     ratio = float_times.median / times.median
     return [f"{rows}, {inputs}, {outputs}; {name}", times.milliseconds(), f"{speed:.0f}", f"{ratio:.1f}"]
+
+
+def _each(turn: Times) -> Times:
+    return Times(tuple(seconds / IN_A_ROW for seconds in turn.seconds))
 
 
 def _laid_out(outputs: int, inputs: int, bits: int, group_size: int) -> LinearWeight:
@@ -81,7 +89,12 @@ def _calls(weight: Any, temperature: str, make: Callable[[Any], Callable[[], Any
     size = weight.packed.nbytes if isinstance(weight, LinearWeight) else weight.nbytes
     copies = 1 if temperature == "HOT" else -(-COLD_BYTES // size)
     turns = cycle([make(_copied(weight)) for _ in range(copies)])
-    return lambda: next(turns)()
+
+    def turn() -> None:
+        for _ in range(IN_A_ROW):
+            next(turns)()
+
+    return turn
 
 
 def _copied(weight: Any) -> Any:
