@@ -28,9 +28,9 @@ def main() -> None:
     options = parser(__doc__).parse_args()
     report = Report("kernels", "Kernels", quick=options.quick)
     report.text(
-        f"Instruction set: {used_isa()}; {torch.get_num_threads()} threads; seed {SEED}. GOP/s counts a multiplication and "
-        "an addition as two. Beside other libraries' kernels, and as a share of what this processor could do, they are "
-        "not measured yet."
+        f"Instruction set: {used_isa()}; {torch.get_num_threads()} threads; seed {SEED}. GOP/s counts a multiplication "
+        "and an addition as two. Beside other libraries' kernels, and as a share of what this processor could do, they "
+        "are not measured yet."
     )
     torch.manual_seed(SEED)
     for temperature in ("HOT", "COLD"):
