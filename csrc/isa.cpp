@@ -6,55 +6,185 @@
 namespace subbyte {
 namespace {
 
-std::vector<Isa> list() {
-  std::vector<Isa> found = {{"scalar", "nothing", true, &reference_kernels}};
+using Names = std::vector<std::string>;
+
+bool contains(const Names& names, const std::string& name) {
+  for (const std::string& each : names) {
+    if (each == name) {
+      return true;
+    }
+  }
+  return false;
+}
+
+Names split(const std::string& text, char by) {
+  Names parts = {""};
+  for (const char letter : text) {
+    if (letter == by) {
+      parts.emplace_back();
+    } else {
+      parts.back() += letter;
+    }
+  }
+  return parts;
+}
+
 #ifdef SUBBYTE_X86
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma");
-  found.push_back({"avx2", "avx2 bmi2 fma", avx2, &avx2_kernels});
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
-  found.push_back({"avx512", "avx512f avx512bw avx512vl avx512dq avx512_vbmi avx512_vnni", avx512, &avx512_kernels});
+// Features that a family of kernels or a whole set needs, as the operating system names them.
+Names cpu_features() {
+  Names found;
+  const auto add = [&found](const char* name, int has) {
+    if (has != 0) {
+      found.emplace_back(name);
+    }
+  };
+  add("avx2", __builtin_cpu_supports("avx2"));
+  add("bmi2", __builtin_cpu_supports("bmi2"));
+  add("fma", __builtin_cpu_supports("fma"));
+  add("avx512f", __builtin_cpu_supports("avx512f"));
+  add("avx512bw", __builtin_cpu_supports("avx512bw"));
+  add("avx512vl", __builtin_cpu_supports("avx512vl"));
+  add("avx512dq", __builtin_cpu_supports("avx512dq"));
+  add("avx512_vbmi", __builtin_cpu_supports("avx512vbmi"));
+  add("avx512_vnni", __builtin_cpu_supports("avx512vnni"));
+  add("avx512_vpopcntdq", __builtin_cpu_supports("avx512vpopcntdq"));
+  return found;
+}
+#else
+Names cpu_features() { return {"asimd"}; }  // every 64-bit ARM has it
+#endif
+
+// Builds one set from the next narrower: a family of kernels whose features are missing stays what it was there.
+class SetOfKernels {
+ public:
+  SetOfKernels(std::string name, const std::string& needs, const Names& features, const Isa* narrower)
+      : features_(features), isa_{std::move(name), needs, true, {}, ""} {
+    for (const std::string& need : split(needs, ' ')) {
+      isa_.available = isa_.available && contains(features, need);
+    }
+    isa_.available = isa_.available && (narrower == nullptr || narrower->available);
+    isa_.kernels = narrower == nullptr ? Kernels{} : narrower->kernels;
+    origins_ = narrower == nullptr ? Names{} : split(narrower->families, ' ');
+  }
+
+  template <typename Family>
+  SetOfKernels& with(const char* family, const Family* Kernels::*place, const Family* kernels, const char* feature = "") {
+    if (*feature != '\0' && !contains(features_, feature)) {
+      return *this;
+    }
+    isa_.kernels.*place = kernels;
+    const std::string start = std::string(family) + "=";
+    for (std::string& origin : origins_) {
+      if (origin.compare(0, start.size(), start) == 0) {
+        origin = start + isa_.name;
+        return *this;
+      }
+    }
+    origins_.push_back(start + isa_.name);
+    return *this;
+  }
+
+  Isa done() {
+    for (const std::string& origin : origins_) {
+      isa_.families += (isa_.families.empty() ? "" : " ") + origin;
+    }
+    return isa_;
+  }
+
+ private:
+  const Names& features_;
+  Isa isa_;
+  Names origins_;
+};
+
+std::vector<Isa> list(const Names& features) {
+  std::vector<Isa> found;
+  found.push_back(SetOfKernels("scalar", "", {""}, nullptr)
+                      .with("packing", &Kernels::packing, &reference_packing)
+                      .with("quantize", &Kernels::quantize, &reference_quantize)
+                      .with("linear", &Kernels::linear, &reference_linear)
+                      .done());
+#ifdef SUBBYTE_X86
+  found.push_back(SetOfKernels("avx2", "avx2 bmi2 fma", features, &found.back())
+                      .with("packing", &Kernels::packing, &avx2_packing)
+                      .with("quantize", &Kernels::quantize, &avx2_quantize)
+                      .with("linear", &Kernels::linear, &avx2_linear)
+                      .done());
+  found.push_back(SetOfKernels("avx512", "avx512f avx512bw avx512vl avx512dq", features, &found.back())
+                      .with("packing", &Kernels::packing, &avx512_packing, "avx512_vbmi")
+                      .with("quantize", &Kernels::quantize, &avx512_quantize)
+                      .with("linear", &Kernels::linear, &avx512_linear, "avx512_vnni")
+                      .done());
 #endif
 #ifdef SUBBYTE_ARM
-  found.push_back({"neon", "asimd", true, &neon_kernels});  // every 64-bit ARM has it
+  found.push_back(
+      SetOfKernels("neon", "asimd", features, &found.back()).with("packing", &Kernels::packing, &neon_packing).done());
 #endif
   return found;
 }
 
-const Isa& find(const std::string& name) {
-  const Isa* found = nullptr;
-  std::string known;
-  for (const Isa& isa : isas()) {
-    known += (known.empty() ? "" : ", ") + isa.name;
-    if (name.empty() ? isa.available : isa.name == name) {
-      found = &isa;
+// The sets that this CPU has, without some of its features.
+const std::vector<Isa>& isas_without(const Names& removed) {
+  static std::vector<std::pair<Names, std::vector<Isa>>*> known;  // kept: others hold references into them
+  for (const auto* each : known) {
+    if (each->first == removed) {
+      return each->second;
     }
   }
-  if (found == nullptr) {
-    throw std::runtime_error("there are no kernels for '" + name + "'; this build has " + known);
+  Names features;
+  const Names all = cpu_features();
+  for (const std::string& feature : removed) {
+    if (!contains(all, feature)) {
+      throw std::runtime_error("this CPU has no '" + feature + "' to go without");
+    }
   }
-  if (!found->available) {
-    throw std::runtime_error("this CPU cannot run the kernels for " + name + "; they need " + found->needs);
+  for (const std::string& feature : all) {
+    if (!contains(removed, feature)) {
+      features.push_back(feature);
+    }
   }
-  return *found;
+  known.push_back(new std::pair<Names, std::vector<Isa>>(removed, list(features)));
+  return known.back()->second;
 }
 
-const Isa*& chosen() {
+struct Choice {
+  const std::vector<Isa>* among;
+  const Isa* isa;
+};
+
+Choice find(const std::string& asked) {
+  Names removed = split(asked, '-');
+  const std::string name = removed.front();
+  removed.erase(removed.begin());
+  Choice choice = {&isas_without(removed), nullptr};
+  std::string known;
+  for (const Isa& isa : *choice.among) {
+    known += (known.empty() ? "" : ", ") + isa.name;
+    if (name.empty() ? isa.available : isa.name == name) {
+      choice.isa = &isa;
+    }
+  }
+  if (choice.isa == nullptr) {
+    throw std::runtime_error("there are no kernels for '" + name + "'; this build has " + known);
+  }
+  if (!choice.isa->available) {
+    throw std::runtime_error("this CPU cannot run the kernels for " + name + "; they need " + choice.isa->needs);
+  }
+  return choice;
+}
+
+Choice& chosen() {
   static const char* asked = std::getenv("SUBBYTE_ISA");
-  static const Isa* isa = &find(asked == nullptr ? "" : asked);
-  return isa;
+  static Choice choice = find(asked == nullptr ? "" : asked);
+  return choice;
 }
 
 }  // namespace
 
-const std::vector<Isa>& isas() {
-  static const std::vector<Isa> all = list();
-  return all;
-}
+const std::vector<Isa>& isas() { return *chosen().among; }
 
-const Isa& chosen_isa() { return *chosen(); }
+const Isa& chosen_isa() { return *chosen().isa; }
 
-void use_isa(const std::string& name) { chosen() = &find(name); }
+void use_isa(const std::string& name) { chosen() = find(name); }
 
 }  // namespace subbyte

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "isa.h"
-#include "operators.h"
-#include "torch_api.h"
+#include "operators/operators.h"
+#include "torch/torch_api.h"
 
 namespace {
 
@@ -27,7 +27,7 @@ std::string described() {
   std::string lines;
   for (const subbyte::Isa& isa : subbyte::isas()) {
     const bool chosen = &isa == &subbyte::chosen_isa();
-    lines += isa.name + "\t" + isa.needs + "\t" + (isa.available ? "yes" : "no") + "\t" + (chosen ? "yes" : "no") + "\n";
+    lines += isa.name + "\t" + isa.needs + "\t" + (isa.available ? "yes" : "no") + "\t" + (chosen ? "yes" : "no") + "\t" + isa.families + "\n";
   }
   return lines;
 }
@@ -56,7 +56,8 @@ SUBBYTE_EXPORT const char* subbyte_use_isa(const char* name) {
   return problem_of([name] { subbyte::use_isa(name); });
 }
 
-// For each instruction set of this build a line: name, what it needs, whether the CPU has it, whether it is used.
+// For each instruction set of this build a line: name, what it needs, whether the CPU has it, whether it is used,
+// whose each family of its kernels is.
 // To be asked after subbyte_register; until the next call of it from the same thread.
 SUBBYTE_EXPORT const char* subbyte_isas() {
   static thread_local std::string lines;

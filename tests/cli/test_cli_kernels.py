@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from subbyte.kernels import isas, used_isa
+from subbyte.kernels import isas
 
 
 def listed(**environment: str) -> subprocess.CompletedProcess[str]:
@@ -18,7 +18,8 @@ def test_it_lists_every_set_and_marks_the_one_in_use() -> None:
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
     assert all(any(isa.name in line for line in lines) for isa in isas())
-    assert "yes" in next(line for line in lines if used_isa() in line)
+    used = next(isa for isa in isas() if isa.used)
+    assert all(f"{family}={name}" in run.stdout for family, name in used.families.items())
 
 
 def test_the_environment_forces_one() -> None:

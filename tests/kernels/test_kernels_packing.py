@@ -134,3 +134,17 @@ def test_torch_works_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_instruction_set_that_is_not_there_is_refused() -> None:
     with pytest.raises(KernelError, match="there are no kernels for 'mmx'" if AVAILABLE else "without"):
         use_isa("mmx")
+
+
+def test_a_family_whose_feature_is_missing_is_a_narrower_one() -> None:
+    if "avx512" not in AVAILABLE:
+        return
+    widest = next(isa for isa in isas() if isa.name == "avx512").families
+    for feature, family in {"avx512_vbmi": "packing", "avx512_vnni": "linear"}.items():
+        if widest[family] != "avx512":
+            continue
+        try:
+            use_isa(f"avx512-{feature}")
+            assert next(isa for isa in isas() if isa.used).families == {**widest, family: "avx2"}
+        finally:
+            use_isa("")

@@ -16,8 +16,7 @@ def kernel_table() -> Table:
     for heading in ("instruction set", "needs", "this CPU", "used"):
         table.add_column(heading, overflow="fold")
     for isa in isas():
-        table.add_row(
-            isa.name, " ".join(isa.needs), "has it" if isa.available else "lacks it", "yes" if isa.used else ""
-        )
+        used = " ".join(f"{family}={name}" for family, name in isa.families.items()) if isa.used else ""
+        table.add_row(isa.name, " ".join(isa.needs) or "nothing", "has it" if isa.available else "lacks it", used)
     table.add_row("torch", "PyTorch alone", "has it", "where no other kernel serves" if isas() else "yes")
     return table

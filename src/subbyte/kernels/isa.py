@@ -15,12 +15,15 @@ class Isa:
         needs: features of the CPU.
         available: whether this CPU has them.
         used: whether it is the one in use.
+        families: for each family of kernels, the set whose kernels serve it: a narrower one where the CPU lacks a
+            feature that this family alone needs.
     """
 
     name: str
     needs: tuple[str, ...]
     available: bool
     used: bool
+    families: dict[str, str]
 
 
 def isas() -> list[Isa]:
@@ -29,7 +32,10 @@ def isas() -> list[Isa]:
     if handle is None:
         return []
     rows = [line.split("\t") for line in handle.subbyte_isas().decode().splitlines()]
-    return [Isa(name, tuple(needs.split()), available == "yes", used == "yes") for name, needs, available, used in rows]
+    return [
+        Isa(name, tuple(needs.split()), available == "yes", used == "yes", dict(x.split("=") for x in families.split()))
+        for name, needs, available, used, families in rows
+    ]
 
 
 def used_isa() -> str:
@@ -41,7 +47,8 @@ def use_isa(name: str) -> None:
     """Run the kernels of one instruction set from now on; the environment's SUBBYTE_ISA does it from the start.
 
     Args:
-        name: as in `Isa.name`; empty for the widest that this CPU has. Not while kernels run in another thread.
+        name: as in `Isa.name`; empty for the widest that this CPU has; `avx512-avx512_vnni` is AVX-512 as a CPU
+            without the feature after the dash would have it. Not while kernels run in another thread.
 
     Raises:
         KernelError: there is no such set here.

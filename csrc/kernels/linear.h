@@ -1,18 +1,9 @@
-// The table of kernels: one for each instruction set, and the plain one that says what all of them compute.
-//
-// The files that fill it include nothing but <stdint.h> and intrinsics: a function of the standard library that the
-// compiler emits there, with their flags, could be the copy that the linker keeps for every CPU.
+// Integer codes times packed integer codes.
 #pragma once
 
 #include <stdint.h>
 
 namespace subbyte {
-
-// How floats become codes, and codes signed bytes.
-struct Affine {
-  float scale;
-  int32_t zero_point, low, high, shift;
-};
 
 // One call of a linear layer on integer codes.
 //
@@ -39,26 +30,11 @@ struct Linear {
   float* y;                     // [rows, outputs]
 };
 
-struct Kernels {
-  // Codes into a stream of `bits` bits each, low bits first. `count` codes; the last byte's unused bits are 0.
-  void (*pack)(const uint8_t* codes, int64_t count, int bits, uint8_t* packed);
-  // The way back; where `is_signed`, the highest bit of a code is its sign and fills the byte.
-  void (*unpack)(const uint8_t* packed, int64_t count, int bits, bool is_signed, uint8_t* codes);
-  // Bit i is 1 where x[i] >= 0, NaN as 0: sign(0) = +1.
-  void (*sign_pack)(const float* x, int64_t count, uint8_t* packed);
-  // clamp(round_half_even(x / scale) + zero_point, low, high) - shift; returns whether a NaN was among them.
-  bool (*quantize)(const float* x, int64_t count, const Affine& affine, int8_t* codes);
+struct LinearKernels {
   // Some rows of some panels of 16 outputs.
   void (*linear)(const Linear& call, int64_t first_row, int64_t end_row, int64_t first_panel, int64_t end_panel);
 };
 
-extern const Kernels reference_kernels;
-#ifdef SUBBYTE_X86
-extern const Kernels avx2_kernels;
-extern const Kernels avx512_kernels;
-#endif
-#ifdef SUBBYTE_ARM
-extern const Kernels neon_kernels;
-#endif
+extern const LinearKernels reference_linear, avx2_linear, avx512_linear;
 
 }  // namespace subbyte

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "torch_api.h"
+#include "../torch/torch_api.h"
 
 namespace subbyte {
 

@@ -2,10 +2,10 @@
 #include <string>
 #include <utility>
 
-#include "isa.h"
+#include "../isa.h"
 #include "operators.h"
 #include "require.h"
-#include "tensor.h"
+#include "../torch/tensor.h"
 
 namespace subbyte {
 namespace {
@@ -46,7 +46,7 @@ void pack(StackValue* stack, std::uint64_t, std::uint64_t) {
   Tensor packed = Tensor::empty({packed_size(count, bits)}, api.dtype_uint8());
   const auto* from = codes.data<std::uint8_t>();
   auto* to = packed.data<std::uint8_t>();
-  const Kernels& kernels = *chosen_isa().kernels;
+  const PackingKernels& kernels = *chosen_isa().kernels.packing;
   in_pieces(count, [&](std::int64_t first, std::int64_t piece) {
     kernels.pack(from + first, piece, static_cast<int>(bits), to + first / 8 * bits);
   });
@@ -68,7 +68,7 @@ void unpack(StackValue* stack, std::uint64_t, std::uint64_t) {
   Tensor codes = Tensor::empty({count}, is_signed ? api.dtype_int8() : api.dtype_uint8());
   const auto* from = packed.data<std::uint8_t>();
   auto* to = codes.data<std::uint8_t>();
-  const Kernels& kernels = *chosen_isa().kernels;
+  const PackingKernels& kernels = *chosen_isa().kernels.packing;
   in_pieces(count, [&](std::int64_t first, std::int64_t piece) {
     kernels.unpack(from + first / 8 * bits, piece, static_cast<int>(bits), is_signed, to + first);
   });
@@ -85,7 +85,7 @@ void sign_pack(StackValue* stack, std::uint64_t, std::uint64_t) {
   Tensor packed = Tensor::empty({packed_size(count, 1)}, api.dtype_uint8());
   const auto* from = x.data<float>();
   auto* to = packed.data<std::uint8_t>();
-  const Kernels& kernels = *chosen_isa().kernels;
+  const PackingKernels& kernels = *chosen_isa().kernels.packing;
   in_pieces(count, [&](std::int64_t first, std::int64_t piece) { kernels.sign_pack(from + first, piece, to + first / 8); });
   stack[0] = std::move(packed).to_stack();
 }

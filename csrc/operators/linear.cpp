@@ -5,10 +5,11 @@
 #include <utility>
 #include <vector>
 
-#include "isa.h"
+#include "../isa.h"
 #include "operators.h"
+#include "parallel.h"
 #include "require.h"
-#include "tensor.h"
+#include "../torch/tensor.h"
 
 namespace subbyte {
 namespace {
@@ -16,8 +17,6 @@ namespace {
 constexpr std::int64_t kPanel = 16;
 // Multiplications that one thread takes at least.
 constexpr std::int64_t kGrain = 1 << 16;
-
-std::int64_t divided_up(std::int64_t count, std::int64_t by) { return (count + by - 1) / by; }
 
 Tensor checked(StackValue value, const char* name, std::int32_t dtype, std::int64_t count) {
   Tensor tensor = Tensor::from_stack(value);
@@ -37,12 +36,12 @@ struct Rows {
 };
 
 void quantize_row(const Linear& call, const float* x, const Affine& affine, std::int64_t m, Rows& rows) {
-  const Kernels& kernels = *chosen_isa().kernels;
+  const Kernels& kernels = chosen_isa().kernels;
   std::int8_t* codes = rows.codes.data() + m * call.steps * 4;
   bool any_nan = false;
   for (std::int64_t group = 0; group < call.groups; ++group) {
     const std::int64_t size = call.group_sizes[group];
-    any_nan = kernels.quantize(x, size, affine, codes) || any_nan;
+    any_nan = kernels.quantize->quantize(x, size, affine, codes) || any_nan;
     std::int32_t sum = 0;
     for (std::int64_t i = 0; i < size; ++i) {
       sum += codes[i];
@@ -54,14 +53,6 @@ void quantize_row(const Linear& call, const float* x, const Affine& affine, std:
   // A NaN has no code: it makes the whole row NaN, as it would in float.
   rows.scales[static_cast<std::size_t>(m)] = any_nan ? std::numeric_limits<float>::quiet_NaN() : affine.scale;
   rows.zeros[static_cast<std::size_t>(m)] = affine.zero_point - affine.shift;
-}
-
-template <typename Work>
-void in_parallel(std::int64_t count, std::int64_t grain, const Work& work) {
-  const auto run = [](std::int64_t begin, std::int64_t end, void* given) {
-    (*static_cast<const Work*>(given))(begin, end);
-  };
-  check(torch_api().parallel_for(0, count, grain, run, const_cast<Work*>(&work)), "parallel_for");
 }
 
 void linear_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
@@ -136,10 +127,10 @@ void linear_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
   call.w_scales = w_scales.data<float>(), call.w_zeros = w_zeros.data<std::int32_t>();
   call.w_sums = w_sums.data<std::int32_t>(), call.bias = has_bias ? bias.data<float>() : nullptr;
   call.y = y.data<float>();
-  const Kernels& kernels = *chosen_isa().kernels;
+  const Kernels& kernels = chosen_isa().kernels;
   const std::int64_t work = call.rows * call.steps * 4 * kPanel;
   in_parallel(panels, work == 0 ? panels : divided_up(kGrain, work), [&](std::int64_t begin, std::int64_t end) {
-    kernels.linear(call, 0, call.rows, begin, end);
+    kernels.linear->linear(call, 0, call.rows, begin, end);
   });
   stack[0] = std::move(y).to_stack();
 }

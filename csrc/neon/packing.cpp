@@ -1,7 +1,7 @@
 // NEON. Packing has no byte-wise shift by lane that pays; the reference serves until its rows are written.
 #include <arm_neon.h>
 
-#include "kernels.h"
+#include "../kernels/packing.h"
 
 namespace subbyte {
 namespace {
@@ -16,13 +16,12 @@ void sign_pack(const float* x, int64_t count, uint8_t* packed) {
     *packed++ = static_cast<uint8_t>(vaddvq_u32(vorrq_u32(first, second)));
   }
   if (i < count) {
-    reference_kernels.sign_pack(x + i, count - i, packed);
+    reference_packing.sign_pack(x + i, count - i, packed);
   }
 }
 
 }  // namespace
 
-const Kernels neon_kernels = {reference_kernels.pack, reference_kernels.unpack, sign_pack, reference_kernels.quantize,
-                              reference_kernels.linear};
+const PackingKernels neon_packing = {reference_packing.pack, reference_packing.unpack, sign_pack};
 
 }  // namespace subbyte

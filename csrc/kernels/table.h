@@ -1,0 +1,20 @@
+// The table of kernels: for each family of them the one that is used.
+//
+// What a family computes stands in its header and, in plain C++, in reference/. The files of an instruction set include
+// nothing but <stdint.h> and intrinsics: a function of the standard library that the compiler emits there, with their
+// flags, could be the copy that the linker keeps for every CPU.
+#pragma once
+
+#include "linear.h"
+#include "packing.h"
+#include "quantize.h"
+
+namespace subbyte {
+
+struct Kernels {
+  const PackingKernels* packing;
+  const QuantizeKernels* quantize;
+  const LinearKernels* linear;
+};
+
+}  // namespace subbyte
