@@ -7,7 +7,7 @@ from torch import nn
 from subbyte.adaptor.pytorch.attach import note_weight_sqnr
 from subbyte.adaptor.pytorch.functional_mode import ScopedModule
 from subbyte.adaptor.pytorch.graph import Op
-from subbyte.adaptor.pytorch.kernels import KernelLinear, runs_on_codes
+from subbyte.adaptor.pytorch.kernels import KernelModule
 from subbyte.adaptor.pytorch.overflow import largest_sum, overflows
 from subbyte.adaptor.pytorch.quantized_module import (
     ConvertedWeighted,
@@ -147,7 +147,7 @@ def _kernel(module: Any, op: Op, quantizers: list[InputQuantizer]) -> str:
         return "reference: integers first" if op.role == "matmul" else "reference: float on quantized input"
     if not quantizers:
         return "reference: dequantized weight"
-    if isinstance(module, KernelLinear) and all(runs_on_codes(module, quantizer) for quantizer in quantizers):
+    if isinstance(module, KernelModule) and all(module.runs(module, quantizer) for quantizer in quantizers):
         return f"{used_isa()}: integers first on packed codes"
     if largest_sum(module) is None:
         return "reference: grid values in fp32"
