@@ -1,4 +1,8 @@
 // The library's entry points, called by Python or by a C++ program once libtorch is loaded.
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <string>
 
@@ -63,4 +67,17 @@ SUBBYTE_EXPORT const char* subbyte_isas() {
   static thread_local std::string lines;
   lines = described();
   return lines.c_str();
+}
+
+// Asks for huge pages under these bytes, before they are first written. A wish: what cannot be granted changes nothing.
+SUBBYTE_EXPORT void subbyte_advise_huge_pages(void* memory, std::size_t size) {
+#ifdef MADV_HUGEPAGE
+  const std::uintptr_t page = 4096, begin = reinterpret_cast<std::uintptr_t>(memory);
+  const std::uintptr_t first = (begin + page - 1) / page * page, end = (begin + size) / page * page;
+  if (first < end) {
+    madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+  }
+#else
+  static_cast<void>(memory), static_cast<void>(size);
+#endif
 }

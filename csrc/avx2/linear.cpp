@@ -1,117 +1,147 @@
-// Linear layers by AVX2.
+// Linear layers by AVX2: 16 outputs are unpacked, a slice at a time, and tiles of rows go over the slice.
 #include <immintrin.h>
 
 #include "../kernels/linear.h"
+#include "tile.h"
+#include "unpack.h"
 
 namespace subbyte {
 namespace {
 
-// The low `bits` bits of each byte.
-uint64_t byte_mask(int bits) { return 0x0101010101010101ull * ((1u << bits) - 1); }
+constexpr int kTileRows = 4;
+constexpr int64_t kSliceSteps = 128;  // unpacked at once: 8 KiB, which stay in the first cache
+constexpr int64_t kRowsAtOnce = 96;
 
-uint64_t load_low(const uint8_t* from, int64_t bytes) {
-  uint64_t word = 0;
-  for (int64_t i = 0; i < bytes; ++i) {
-    word |= static_cast<uint64_t>(from[i]) << (8 * i);
-  }
-  return word;
-}
-
-int32_t load_four(const int8_t* from) {
-  typedef int32_t Unaligned __attribute__((aligned(1), may_alias));
-  return *reinterpret_cast<const Unaligned*>(from);
-}
-
-// Sums of the products of four unsigned bytes of w with four signed bytes of x. maddubs adds two products in 16 bits:
-// no two of 7-bit codes exceed them; the highest bit of an 8-bit code goes by itself.
-template <bool Eight>
-inline __m256i products(__m256i w, __m256i x) {
-  const __m256i ones = _mm256_set1_epi16(1), low = _mm256_set1_epi8(127), top = _mm256_set1_epi8(1);
-  if (!Eight) {
-    return _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), ones);
-  }
-  const __m256i high_bit = _mm256_and_si256(_mm256_srli_epi16(w, 7), top);
-  const __m256i by_low = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_and_si256(w, low), x), ones);
-  const __m256i by_high = _mm256_madd_epi16(_mm256_maddubs_epi16(high_bit, x), _mm256_set1_epi16(128));
-  return _mm256_add_epi32(by_low, by_high);
-}
-
-// The exact sums of 8 outputs in one group, scaled: the term that it adds to y.
+// The exact sums of 8 outputs in one group, scaled: the term that it adds to y. `first`: where their parameters lie.
 inline __m256 term_of(const Linear& call, __m256i total, int64_t m, int64_t group, int64_t first) {
-  const __m256i w_zero = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(call.w_zeros + first));
-  const __m256i w_sum = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(call.w_sums + first));
   const uint32_t x_zero = static_cast<uint32_t>(call.x_zeros[m]);
   const uint32_t size = static_cast<uint32_t>(call.group_sizes[group]);
-  const __m256i by_w_zero = _mm256_set1_epi32(
-      static_cast<int>(size * x_zero - static_cast<uint32_t>(call.x_sums[m * call.groups + group])));
-  total = _mm256_add_epi32(total, _mm256_mullo_epi32(w_zero, by_w_zero));
+  // total - w_zero * x_sum - x_zero * w_sum + size * x_zero * w_zero
+  const uint32_t by_w_zero = size * x_zero - static_cast<uint32_t>(call.x_sums[m * call.groups + group]);
+  const __m256i w_sum = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(call.w_sums + first));
+  __m256i w_zero = _mm256_set1_epi32(call.w_zero);
+  if (call.w_zeros != nullptr) {
+    w_zero = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(call.w_zeros + first));
+  }
+  total = _mm256_add_epi32(total, _mm256_mullo_epi32(w_zero, _mm256_set1_epi32(static_cast<int>(by_w_zero))));
   total = _mm256_sub_epi32(total, _mm256_mullo_epi32(w_sum, _mm256_set1_epi32(static_cast<int>(x_zero))));
   const __m256 scale = _mm256_mul_ps(_mm256_set1_ps(call.x_scales[m]), _mm256_loadu_ps(call.w_scales + first));
   return _mm256_mul_ps(_mm256_cvtepi32_ps(total), scale);
 }
 
-template <int Rows, bool Eight>
-void panel_rows(const Linear& call, int64_t m, int64_t panel) {
-  const uint64_t mask = byte_mask(call.bits);
-  const uint8_t* packed = call.panels + panel * call.steps * 8 * call.bits;
-  const int64_t row = 4 * call.steps;
-  const int8_t* x = call.x + m * row;
-  __m256 y[Rows][2];
-  for (int64_t group = 0; group < call.groups; ++group) {
-    __m256i total[Rows][2];
-    for (int r = 0; r < Rows; ++r) {
-      total[r][0] = total[r][1] = _mm256_setzero_si256();
-    }
-    for (int64_t step = 0; step < call.group_steps[group]; ++step, x += 4) {
-      alignas(32) uint64_t codes[8];
-      for (int i = 0; i < 8; ++i, packed += call.bits) {
-        codes[i] = _pdep_u64(load_low(packed, call.bits), mask);
-      }
-      const __m256i first = _mm256_load_si256(reinterpret_cast<const __m256i*>(codes));
-      const __m256i second = _mm256_load_si256(reinterpret_cast<const __m256i*>(codes + 4));
-      for (int r = 0; r < Rows; ++r) {
-        const __m256i four = _mm256_set1_epi32(load_four(x + r * row));
-        total[r][0] = _mm256_add_epi32(total[r][0], products<Eight>(first, four));
-        total[r][1] = _mm256_add_epi32(total[r][1], products<Eight>(second, four));
-      }
-    }
-    for (int r = 0; r < Rows; ++r) {
-      for (int half = 0; half < 2; ++half) {
-        const __m256 term = term_of(call, total[r][half], m + r, group, (panel * call.groups + group) * 16 + 8 * half);
-        y[r][half] = group == 0 ? term : _mm256_add_ps(y[r][half], term);
-      }
-    }
+// The lanes of 8 outputs that are real.
+inline __m256i real_outputs(int64_t rest) {
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(rest > 8 ? 8 : static_cast<int>(rest)), lanes);
+}
+
+// Where a slice lies, and the sums of the groups that go on in the next.
+struct Slice {
+  int64_t panel, group, steps, x_offset;
+  bool begins_group, ends_group;
+  const uint8_t* values;
+  int32_t* totals;  // [rows][16]
+};
+
+void finish_group(const Linear& call, const Slice& slice, __m256i total, int64_t m, int half) {
+  const int64_t output = slice.panel * kPanel + 8 * half;
+  if (output >= call.outputs) {
+    return;
   }
+  const __m256i real = real_outputs(call.outputs - output);
+  float* const to = call.y + m * call.outputs + output;
+  const int64_t parameters = (slice.panel * call.groups + slice.group) * kPanel + 8 * half;
+  __m256 y = term_of(call, total, m, slice.group, parameters);
+  if (slice.group > 0) {
+    y = _mm256_add_ps(_mm256_maskload_ps(to, real), y);
+  }
+  if (slice.group + 1 == call.groups && call.bias != nullptr) {
+    y = _mm256_add_ps(y, _mm256_loadu_ps(call.bias + output));
+  }
+  _mm256_maskstore_ps(to, real, y);
+}
+
+template <int Rows, int Bits>
+void rows_of_slice(const Linear& call, const Slice& slice, int64_t m, int64_t first_row) {
+  __m256i total[Rows][2];
+  __m256i* const kept = reinterpret_cast<__m256i*>(slice.totals + (m - first_row) * kPanel);
+  const int8_t* x[Rows];
+#pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
-    alignas(32) float values[16];
+    x[r] = call.x + (m + r) * call.x_stride + slice.x_offset;
+    total[r][0] = slice.begins_group ? _mm256_setzero_si256() : _mm256_load_si256(kept + 2 * r);
+    total[r][1] = slice.begins_group ? _mm256_setzero_si256() : _mm256_load_si256(kept + 2 * r + 1);
+  }
+  add_tile<Rows, Bits>(total, x, slice.values, slice.steps);
+  for (int r = 0; r < Rows; ++r) {
     for (int half = 0; half < 2; ++half) {
-      const float* bias = call.bias + panel * 16 + 8 * half;
-      const __m256 value = call.bias == nullptr ? y[r][half] : _mm256_add_ps(y[r][half], _mm256_loadu_ps(bias));
-      _mm256_store_ps(values + 8 * half, value);
-    }
-    float* to = call.y + (m + r) * call.outputs + panel * 16;
-    for (int n = 0; n < 16 && panel * 16 + n < call.outputs; ++n) {
-      to[n] = values[n];
+      if (slice.ends_group) {
+        finish_group(call, slice, total[r][half], m + r, half);
+      } else {
+        _mm256_store_si256(kept + 2 * r + half, total[r][half]);
+      }
     }
   }
 }
 
-template <bool Eight>
-void panels(const Linear& call, int64_t first_row, int64_t end_row, int64_t first_panel, int64_t end_panel) {
-  for (int64_t panel = first_panel; panel < end_panel; ++panel) {
-    int64_t m = first_row;
-    for (; m + 4 <= end_row; m += 4) {
-      panel_rows<4, Eight>(call, m, panel);
-    }
-    for (; m < end_row; ++m) {
-      panel_rows<1, Eight>(call, m, panel);
+template <int Bits>
+void all_rows_of_slice(const Linear& call, const Slice& slice, int64_t first_row, int64_t end_row) {
+  int64_t m = first_row;
+  for (; m + kTileRows <= end_row; m += kTileRows) {
+    rows_of_slice<kTileRows, Bits>(call, slice, m, first_row);
+  }
+  switch (end_row - m) {
+    case 3: return rows_of_slice<3, Bits>(call, slice, m, first_row);
+    case 2: return rows_of_slice<2, Bits>(call, slice, m, first_row);
+    case 1: return rows_of_slice<1, Bits>(call, slice, m, first_row);
+  }
+}
+
+// Some rows of one panel.
+template <int Bits, bool Table>
+void rows_of_panel(const Linear& call, int64_t first_row, int64_t end_row, int64_t panel) {
+  alignas(32) uint8_t values[kSliceSteps * 64];
+  alignas(32) int32_t totals[kRowsAtOnce * kPanel];
+  const __m256i table = table_of(call.values);
+  const uint8_t* packed = call.panels + panel * call.panel_bytes;
+  Slice slice = {panel, 0, 0, 0, true, true, values, totals};
+  for (slice.group = 0; slice.group < call.groups; ++slice.group) {
+    const int64_t group_steps = call.group_steps[slice.group];
+    for (int64_t first = 0; first < group_steps; first += kSliceSteps) {
+      slice.steps = group_steps - first < kSliceSteps ? group_steps - first : kSliceSteps;
+      slice.begins_group = first == 0, slice.ends_group = first + slice.steps == group_steps;
+      for (int64_t step = 0; step < slice.steps; step += kBlockSteps, packed += block_bytes(Bits)) {
+        unpack_block<Bits, Table, 0>(packed, slice.steps - step, table, values + 64 * step);
+      }
+      all_rows_of_slice<Table ? 8 : Bits>(call, slice, first_row, end_row);
+      slice.x_offset += kStep * slice.steps;
     }
   }
+}
+
+template <int Bits, bool Table>
+void run(const Linear& call, int64_t first_row, int64_t end_row, int64_t first_panel, int64_t end_panel) {
+  for (int64_t panel = first_panel; panel < end_panel; ++panel) {
+    for (int64_t m = first_row; m < end_row; m += kRowsAtOnce) {
+      rows_of_panel<Bits, Table>(call, m, m + kRowsAtOnce < end_row ? m + kRowsAtOnce : end_row, panel);
+    }
+  }
+}
+
+template <int Bits>
+void run_width(const Linear& call, int64_t first_row, int64_t end_row, int64_t first_panel, int64_t end_panel) {
+  if constexpr (Bits <= 4) {
+    if (call.values != nullptr) {
+      return run<Bits, true>(call, first_row, end_row, first_panel, end_panel);
+    }
+  }
+  run<Bits, false>(call, first_row, end_row, first_panel, end_panel);
 }
 
 void linear(const Linear& call, int64_t first_row, int64_t end_row, int64_t first_panel, int64_t end_panel) {
-  const auto run = call.bits == 8 ? panels<true> : panels<false>;
-  run(call, first_row, end_row, first_panel, end_panel);
+  static constexpr decltype(&linear) widths[] = {run_width<1>, run_width<2>, run_width<3>, run_width<4>,
+                                                 run_width<5>, run_width<6>, run_width<7>, run_width<8>};
+  widths[call.bits - 1](call, first_row, end_row, first_panel, end_panel);
 }
 
 }  // namespace

@@ -1,129 +1,226 @@
-// Linear layers by AVX-512 with VNNI.
+// Linear layers by AVX-512 with VNNI. Few rows: codes are unpacked in registers, as the weight is read once anyway. Many:
+// 64 outputs are unpacked, a slice at a time, and tiles of rows go over the slice.
 #include <immintrin.h>
 
 #include "../kernels/linear.h"
+#include "tile.h"
+#include "unpack.h"
 
 namespace subbyte {
 namespace {
 
-__mmask64 first_bytes(int64_t count) { return count >= 64 ? ~0ull : (1ull << count) - 1; }
+constexpr int64_t kFewRows = 4;  // up to these are taken row by row
+constexpr int64_t kRowsAtOnce = 96;
 
-// For each byte of the result, which byte of the source: lane l takes `stride` bytes from l * stride.
-__m512i lane_bytes(int stride) {
-  alignas(64) uint8_t index[64];
-  for (int lane = 0; lane < 8; ++lane) {
-    for (int byte = 0; byte < 8; ++byte) {
-      index[8 * lane + byte] = static_cast<uint8_t>(lane * stride + byte);
-    }
-  }
-  return _mm512_load_si512(index);
-}
-
-// For each byte of the result, the first bit of its code within the lane.
-__m512i code_shifts(int bits) {
-  alignas(64) uint8_t shift[64];
-  for (int i = 0; i < 64; ++i) {
-    shift[i] = static_cast<uint8_t>(i % 8 * bits);
-  }
-  return _mm512_load_si512(shift);
-}
-
-// total += products of the four unsigned bytes of each lane of w with the four signed bytes at x. Not the intrinsic:
-// gcc 12 spills its accumulators, and loads what the instruction can broadcast.
-inline void add_products(__m512i& total, __m512i w, const int8_t* x) {
-  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(total) : "v"(w), "m"(*reinterpret_cast<const int32_t*>(x)));
-}
-
-// What a width makes of 64 codes.
-struct Cut {
-  __m512i index, shifts, mask;
-};
-
-inline __m512i cut_step(const uint8_t* packed, __mmask64 bytes, const Cut& cut) {
-  const __m512i stream = _mm512_maskz_loadu_epi8(bytes, packed);
-  return _mm512_and_si512(_mm512_multishift_epi64_epi8(cut.shifts, _mm512_permutexvar_epi8(cut.index, stream)), cut.mask);
+__mmask16 real_outputs(const Linear& call, int64_t panel) {
+  const int64_t rest = call.outputs - panel * kPanel;
+  return static_cast<__mmask16>(rest < kPanel ? (1u << rest) - 1 : 0xffff);
 }
 
 // The exact sums of one group, scaled: the term that it adds to y.
 inline __m512 term_of(const Linear& call, __m512i total, int64_t m, int64_t group, int64_t panel) {
-  const int64_t first = (panel * call.groups + group) * 16;
-  const __m512i w_zero = _mm512_loadu_si512(call.w_zeros + first), w_sum = _mm512_loadu_si512(call.w_sums + first);
+  const int64_t first = (panel * call.groups + group) * kPanel;
   const uint32_t x_zero = static_cast<uint32_t>(call.x_zeros[m]);
   const uint32_t size = static_cast<uint32_t>(call.group_sizes[group]);
   // total - w_zero * x_sum - x_zero * w_sum + size * x_zero * w_zero
-  const __m512i by_w_zero = _mm512_set1_epi32(
-      static_cast<int>(size * x_zero - static_cast<uint32_t>(call.x_sums[m * call.groups + group])));
-  total = _mm512_add_epi32(total, _mm512_mullo_epi32(w_zero, by_w_zero));
-  total = _mm512_sub_epi32(total, _mm512_mullo_epi32(w_sum, _mm512_set1_epi32(static_cast<int>(x_zero))));
+  const uint32_t by_w_zero = size * x_zero - static_cast<uint32_t>(call.x_sums[m * call.groups + group]);
+  if (call.w_zeros == nullptr) {
+    const uint32_t shift = by_w_zero * static_cast<uint32_t>(call.w_zero);
+    total = _mm512_add_epi32(total, _mm512_set1_epi32(static_cast<int>(shift)));
+  } else {
+    const __m512i w_zero = _mm512_loadu_si512(call.w_zeros + first);
+    total = _mm512_add_epi32(total, _mm512_mullo_epi32(w_zero, _mm512_set1_epi32(static_cast<int>(by_w_zero))));
+  }
+  if (x_zero != 0) {
+    const __m512i w_sum = _mm512_loadu_si512(call.w_sums + first);
+    total = _mm512_sub_epi32(total, _mm512_mullo_epi32(w_sum, _mm512_set1_epi32(static_cast<int>(x_zero))));
+  }
   const __m512 scale = _mm512_mul_ps(_mm512_set1_ps(call.x_scales[m]), _mm512_loadu_ps(call.w_scales + first));
   return _mm512_mul_ps(_mm512_cvtepi32_ps(total), scale);
 }
 
-// `Rows` rows of one panel. Chains: accumulators for each row, so that one row alone does not wait for itself.
-template <int Rows, int Chains>
-void panel_rows(const Linear& call, int64_t m, int64_t panel, const Cut& cut) {
-  const int bytes_of_step = 8 * call.bits;
-  const __mmask64 bytes = first_bytes(bytes_of_step);
-  const uint8_t* packed = call.panels + panel * call.steps * bytes_of_step;
-  const int64_t row = 4 * call.steps;
-  const int8_t* x = call.x + m * row;
-  __m512 y[Rows];
-  for (int64_t group = 0; group < call.groups; ++group) {
-    __m512i total[Chains][Rows];
-    for (int chain = 0; chain < Chains; ++chain) {
-      for (int r = 0; r < Rows; ++r) {
-        total[chain][r] = _mm512_setzero_si512();
-      }
-    }
-    int64_t left = call.group_steps[group];
-    for (; left >= Chains; left -= Chains) {
-#pragma GCC unroll 4
-      for (int chain = 0; chain < Chains; ++chain, packed += bytes_of_step, x += 4) {
-        const __m512i w = cut_step(packed, bytes, cut);
-#pragma GCC unroll 16
-        for (int r = 0; r < Rows; ++r) {
-          add_products(total[chain][r], w, x + r * row);
-        }
-      }
-    }
-    for (; left > 0; --left, packed += bytes_of_step, x += 4) {
-      const __m512i w = cut_step(packed, bytes, cut);
-      for (int r = 0; r < Rows; ++r) {
-        add_products(total[0][r], w, x + r * row);
-      }
-    }
-    for (int r = 0; r < Rows; ++r) {
-      for (int chain = 1; chain < Chains; ++chain) {
-        total[0][r] = _mm512_add_epi32(total[0][r], total[chain][r]);
-      }
-      const __m512 term = term_of(call, total[0][r], m + r, group, panel);
-      y[r] = group == 0 ? term : _mm512_add_ps(y[r], term);
-    }
+inline __m512 with_bias(const Linear& call, __m512 y, int64_t panel) {
+  return call.bias == nullptr ? y : _mm512_add_ps(y, _mm512_loadu_ps(call.bias + panel * kPanel));
+}
+
+// One row of one panel: four sums in turn, so that none waits for itself.
+template <bool Table>
+struct RowWork {
+  __m512i total[4];
+  __m512i table;
+  const int8_t* x;
+
+  template <int Step>
+  inline void step(__m512i codes) {
+    add_products(total[Step % 4], values_of<Table>(codes, table), x + kStep * Step);
   }
-  const int64_t rest = call.outputs - panel * 16;
-  const __mmask16 real = static_cast<__mmask16>(rest < 16 ? (1u << rest) - 1 : 0xffff);
-  for (int r = 0; r < Rows; ++r) {
-    if (call.bias != nullptr) {
-      y[r] = _mm512_add_ps(y[r], _mm512_loadu_ps(call.bias + panel * 16));
+};
+
+template <int Bits, bool Table>
+void row_of_panel(const Linear& call, int64_t m, int64_t panel) {
+  const uint8_t* packed = call.panels + panel * call.panel_bytes;
+  RowWork<Table> work;
+  work.table = table_of(call.values);
+  work.x = call.x + m * call.x_stride;
+  __m512 y = _mm512_setzero_ps();
+  for (int64_t group = 0; group < call.groups; ++group) {
+    work.total[0] = work.total[1] = work.total[2] = work.total[3] = _mm512_setzero_si512();
+    int64_t left = call.group_steps[group];
+    for (; left >= kBlockSteps; left -= kBlockSteps, packed += block_bytes(Bits), work.x += kStep * kBlockSteps) {
+      each_step<Bits, 0>(packed, kBlockSteps, work);
     }
-    _mm512_mask_storeu_ps(call.y + (m + r) * call.outputs + panel * 16, real, y[r]);
+    if (left > 0) {
+      each_step<Bits, 0>(packed, left, work);
+      packed += block_bytes(Bits);
+      work.x += kStep * left;
+    }
+    const __m512i total = _mm512_add_epi32(_mm512_add_epi32(work.total[0], work.total[1]),
+                                           _mm512_add_epi32(work.total[2], work.total[3]));
+    const __m512 term = term_of(call, total, m, group, panel);
+    y = group == 0 ? term : _mm512_add_ps(y, term);
+  }
+  float* const to = call.y + m * call.outputs + panel * kPanel;
+  _mm512_mask_storeu_ps(to, real_outputs(call, panel), with_bias(call, y, panel));
+}
+
+template <bool Table>
+struct UnpackWork {
+  __m512i table;
+  uint8_t* to;
+
+  template <int Step>
+  inline void step(__m512i codes) {
+    _mm512_store_si512(to + 64 * kTilePanels * Step, values_of<Table>(codes, table));
+  }
+};
+
+// `steps` steps of one panel, into every fourth 64 bytes.
+template <int Bits, bool Table>
+void unpack_slice(const uint8_t* packed, int64_t steps, __m512i table, uint8_t* to) {
+  UnpackWork<Table> work = {table, to};
+  for (; steps > 0; steps -= kBlockSteps, packed += block_bytes(Bits), work.to += 64 * kTilePanels * kBlockSteps) {
+    each_step<Bits, 0>(packed, steps < kBlockSteps ? steps : kBlockSteps, work);
   }
 }
 
-void linear(const Linear& call, int64_t first_row, int64_t end_row, int64_t first_panel, int64_t end_panel) {
-  const Cut cut = {lane_bytes(call.bits), code_shifts(call.bits), _mm512_set1_epi8(static_cast<char>((1 << call.bits) - 1))};
-  for (int64_t panel = first_panel; panel < end_panel; ++panel) {
-    int64_t m = first_row;
-    for (; m + 12 <= end_row; m += 12) {
-      panel_rows<12, 1>(call, m, panel, cut);
-    }
-    for (; m + 4 <= end_row; m += 4) {
-      panel_rows<4, 2>(call, m, panel, cut);
-    }
-    for (; m < end_row; ++m) {
-      panel_rows<1, 4>(call, m, panel, cut);
+// Where a slice lies, and the sums of the groups that go on in the next.
+struct Slice {
+  int64_t panel, panels, group, first_step, steps, x_offset;
+  bool begins_group, ends_group;
+  const uint8_t* values;
+  int32_t* totals;  // [rows][64]
+};
+
+template <int Rows, int Panels>
+void rows_of_slice(const Linear& call, const Slice& slice, int64_t m, int64_t first_row) {
+  __m512i total[Rows][Panels];
+  int32_t* const kept = slice.totals + (m - first_row) * 64;
+  const int8_t* x[Rows];
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r) {
+    x[r] = call.x + (m + r) * call.x_stride + slice.x_offset;
+#pragma GCC unroll 4
+    for (int p = 0; p < Panels; ++p) {
+      total[r][p] = slice.begins_group ? _mm512_setzero_si512() : _mm512_load_si512(kept + 64 * r + kPanel * p);
     }
   }
+  add_tile<Rows, Panels>(total, x, slice.values, slice.steps);
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+    for (int p = 0; p < Panels; ++p) {
+      _mm512_store_si512(kept + 64 * r + kPanel * p, total[r][p]);
+    }
+  }
+  if (!slice.ends_group) {
+    return;
+  }
+  for (int r = 0; r < Rows; ++r) {
+    for (int64_t p = 0; p < Panels && p < slice.panels; ++p) {
+      const int64_t panel = slice.panel + p;
+      const __mmask16 real = real_outputs(call, panel);
+      float* const to = call.y + (m + r) * call.outputs + panel * kPanel;
+      __m512 y = term_of(call, _mm512_load_si512(kept + 64 * r + kPanel * p), m + r, slice.group, panel);
+      if (slice.group > 0) {
+        y = _mm512_add_ps(_mm512_maskz_loadu_ps(real, to), y);
+      }
+      _mm512_mask_storeu_ps(to, real, slice.group + 1 == call.groups ? with_bias(call, y, panel) : y);
+    }
+  }
+}
+
+template <int Panels>
+void all_rows_of_slice(const Linear& call, const Slice& slice, int64_t first_row, int64_t end_row) {
+  int64_t m = first_row;
+  for (; m + kTileRows <= end_row; m += kTileRows) {
+    rows_of_slice<kTileRows, Panels>(call, slice, m, first_row);
+  }
+  switch (end_row - m) {
+    case 5: return rows_of_slice<5, Panels>(call, slice, m, first_row);
+    case 4: return rows_of_slice<4, Panels>(call, slice, m, first_row);
+    case 3: return rows_of_slice<3, Panels>(call, slice, m, first_row);
+    case 2: return rows_of_slice<2, Panels>(call, slice, m, first_row);
+    case 1: return rows_of_slice<1, Panels>(call, slice, m, first_row);
+  }
+}
+
+// Some rows of up to four panels.
+template <int Bits, bool Table>
+void rows_of_panels(const Linear& call, int64_t first_row, int64_t end_row, int64_t panel, int64_t panels) {
+  alignas(64) uint8_t values[kSliceSteps * kTilePanels * 64];  // of three panels, a fourth is read and not used
+  alignas(64) int32_t totals[kRowsAtOnce * 64];
+  const __m512i table = table_of(call.values);
+  Slice slice = {panel, panels, 0, 0, 0, 0, true, true, values, totals};
+  int64_t packed_offset = 0;
+  for (slice.group = 0; slice.group < call.groups; ++slice.group) {
+    const int64_t group_steps = call.group_steps[slice.group];
+    for (int64_t first = 0; first < group_steps; first += kSliceSteps) {
+      slice.steps = group_steps - first < kSliceSteps ? group_steps - first : kSliceSteps;
+      slice.begins_group = first == 0, slice.ends_group = first + slice.steps == group_steps;
+      for (int64_t p = 0; p < panels; ++p) {
+        const uint8_t* packed = call.panels + (panel + p) * call.panel_bytes + packed_offset;
+        unpack_slice<Bits, Table>(packed, slice.steps, table, values + 64 * p);
+      }
+      const auto all_rows = panels == 1 ? all_rows_of_slice<1> : panels == 2 ? all_rows_of_slice<2> : all_rows_of_slice<4>;
+      all_rows(call, slice, first_row, end_row);
+      packed_offset += blocks_of(slice.steps) * block_bytes(Bits);
+      slice.x_offset += kStep * slice.steps;
+    }
+  }
+}
+
+template <int Bits, bool Table>
+void run(const Linear& call, int64_t first_row, int64_t end_row, int64_t first_panel, int64_t end_panel) {
+  if (end_row - first_row <= kFewRows) {
+    for (int64_t panel = first_panel; panel < end_panel; ++panel) {
+      for (int64_t m = first_row; m < end_row; ++m) {
+        row_of_panel<Bits, Table>(call, m, panel);
+      }
+    }
+    return;
+  }
+  for (int64_t panel = first_panel; panel < end_panel; panel += kTilePanels) {
+    const int64_t panels = end_panel - panel < kTilePanels ? end_panel - panel : kTilePanels;
+    for (int64_t m = first_row; m < end_row; m += kRowsAtOnce) {
+      rows_of_panels<Bits, Table>(call, m, m + kRowsAtOnce < end_row ? m + kRowsAtOnce : end_row, panel, panels);
+    }
+  }
+}
+
+template <int Bits>
+void run_width(const Linear& call, int64_t first_row, int64_t end_row, int64_t first_panel, int64_t end_panel) {
+  if constexpr (Bits <= 4) {
+    if (call.values != nullptr) {
+      return run<Bits, true>(call, first_row, end_row, first_panel, end_panel);
+    }
+  }
+  run<Bits, false>(call, first_row, end_row, first_panel, end_panel);
+}
+
+void linear(const Linear& call, int64_t first_row, int64_t end_row, int64_t first_panel, int64_t end_panel) {
+  static constexpr decltype(&linear) widths[] = {run_width<1>, run_width<2>, run_width<3>, run_width<4>,
+                                                 run_width<5>, run_width<6>, run_width<7>, run_width<8>};
+  widths[call.bits - 1](call, first_row, end_row, first_panel, end_panel);
 }
 
 }  // namespace

@@ -15,28 +15,34 @@ std::uint8_t extreme_or_any(Random& random, int kind, int high) {
 
 bool linear_agrees(const subbyte::Kernels& kernels, Random& random) {
   subbyte::Linear call{};
-  call.rows = between(random, 1, 30);
-  call.outputs = between(random, 1, 40);
+  call.rows = between(random, 1, random() % 20 == 0 ? 120 : 30);
+  call.outputs = between(random, 1, 100);
   call.groups = between(random, 1, 3);
   call.bits = static_cast<int>(between(random, 1, 8));
   std::vector<std::int64_t> steps, sizes;
+  std::int64_t blocks = 0;
   for (std::int64_t group = 0; group < call.groups; ++group) {
     sizes.push_back(between(random, 1, random() % 20 == 0 ? 3000 : 60));
     steps.push_back((sizes.back() + 3) / 4);
-    call.steps += steps.back();
+    call.x_stride += 4 * steps.back();
+    blocks += subbyte::blocks_of(steps.back());
   }
+  call.panel_bytes = blocks * subbyte::block_bytes(call.bits);
   const std::int64_t panels = (call.outputs + 15) / 16;
+  std::vector<std::int8_t> x(static_cast<std::size_t>(call.rows * call.x_stride));
   const int x_kind = static_cast<int>(random() % 3), w_kind = static_cast<int>(random() % 3);
-  std::vector<std::int8_t> x(static_cast<std::size_t>(call.rows * call.steps * 4));
   for (std::int8_t& value : x) {
     value = static_cast<std::int8_t>(extreme_or_any(random, x_kind, 255) - 128);
   }
-  Bytes codes(static_cast<std::size_t>(panels * call.steps * 64));
-  for (std::uint8_t& code : codes) {
-    code = extreme_or_any(random, w_kind, (1 << call.bits) - 1);
+  Bytes packed(static_cast<std::size_t>(panels * call.panel_bytes));
+  for (std::uint8_t& byte : packed) {
+    byte = extreme_or_any(random, w_kind, 255);
   }
-  Bytes packed(static_cast<std::size_t>(panels * call.steps * 8 * call.bits));
-  subbyte::reference_packing.pack(codes.data(), static_cast<std::int64_t>(codes.size()), call.bits, packed.data());
+  Bytes values(16);
+  for (std::uint8_t& value : values) {
+    value = extreme_or_any(random, w_kind, 255);
+  }
+  call.values = call.bits <= 4 && random() % 2 == 0 ? values.data() : nullptr;
   const auto integers = [&](std::int64_t count, std::int64_t most) {
     std::vector<std::int32_t> values(static_cast<std::size_t>(count));
     for (std::int32_t& value : values) {
@@ -52,12 +58,13 @@ bool linear_agrees(const subbyte::Kernels& kernels, Random& random) {
     return values;
   };
   const std::int64_t parameters = panels * call.groups * 16;
-  const auto x_sums = integers(call.rows * call.groups, 1 << 20), x_zeros = integers(call.rows, 255);
+  const auto x_sums = integers(call.rows * call.groups, 1 << 20), x_zeros = integers(call.rows, random() % 2 == 0 ? 0 : 255);
   const auto w_zeros = integers(parameters, 255), w_sums = integers(parameters, 1 << 20);
   const auto x_scales = floats(call.rows), w_scales = floats(parameters), bias = floats(panels * 16);
   call.group_steps = steps.data(), call.group_sizes = sizes.data();
   call.x = x.data(), call.x_sums = x_sums.data(), call.x_scales = x_scales.data(), call.x_zeros = x_zeros.data();
-  call.panels = packed.data(), call.w_scales = w_scales.data(), call.w_zeros = w_zeros.data();
+  call.panels = packed.data(), call.w_scales = w_scales.data();
+  call.w_zeros = random() % 2 == 0 ? w_zeros.data() : nullptr, call.w_zero = w_zeros.front();
   call.w_sums = w_sums.data(), call.bias = random() % 2 == 0 ? bias.data() : nullptr;
   std::vector<float> want(static_cast<std::size_t>(call.rows * call.outputs)), got(want.size());
   call.y = want.data();

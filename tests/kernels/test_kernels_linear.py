@@ -14,7 +14,8 @@ from torch import Tensor
 from subbyte.errors import KernelError
 from subbyte.kernels import isas, use_isa
 from subbyte.kernels import linear as in_torch
-from subbyte.kernels.linear import PANEL, LinearWeight, linear_codes
+from subbyte.kernels.linear import linear_codes
+from subbyte.kernels.linear_weight import PANEL, LinearWeight
 
 AVAILABLE = [isa.name for isa in isas() if isa.available]
 
@@ -104,6 +105,21 @@ def test_the_largest_sums_do_not_saturate(kernels: str, bits: int, x_code: int, 
         assert torch.equal(run(case), expected(case))
 
 
+@pytest.mark.parametrize("values", [[0, 2], [255, 0, 7], list(range(240, 256))])
+def test_codes_may_stand_for_other_values(kernels: str, values: list[int]) -> None:
+    bits = (len(values) - 1).bit_length()
+    for rows, group_size in ((1, 70), (9, 16), (9, 70)):
+        case = layer(rows, 35, 70, bits, group_size)
+        case["codes"] %= len(values)
+        case["zero_point"].fill_(128)
+        names = ("codes", "scale", "zero_point", "bits", "group_size")
+        weight = LinearWeight.of(*(case[name] for name in names), torch.tensor(values))
+        bias = torch.nn.functional.pad(case["bias"], (0, -35 % PANEL))
+        y = linear_codes(case["x"], weight, bias, case["x_scale"], case["x_zero_point"], case["low"], case["high"])
+        case["codes"] = torch.tensor(values)[case["codes"].int()]
+        assert torch.equal(y, expected(case))
+
+
 def test_ties_go_to_the_even_code(kernels: str) -> None:
     case = layer(1, 1, 8, 8, 8)
     case["x"] = torch.tensor([[0.5, 1.5, 2.5, -0.5, -1.5, 3.5, 1e9, -1e9]])
@@ -156,8 +172,8 @@ def test_the_codes_come_back() -> None:
         case = layer(1, 19, 37, 5, group_size)
         weight = LinearWeight.of(*(case[name] for name in ("codes", "scale", "zero_point", "bits", "group_size")))
         assert torch.equal(weight.codes(), case["codes"])
-        steps = sum(-(-min(group_size, 37 - first) // 4) for first in range(0, 37, group_size))
-        assert weight.packed.numel() == 2 * steps * 8 * 5  # two panels, 64 codes of 5 bits a step
+        blocks = sum(-(-min(group_size, 37 - first) // 32) for first in range(0, 37, group_size))
+        assert weight.packed.numel() == 2 * blocks * 16 * 32 * 5 // 8  # two panels, each block 32 inputs of 16 outputs
 
 
 def test_what_does_not_fit_is_refused(kernels: str) -> None:
@@ -170,8 +186,17 @@ def test_what_does_not_fit_is_refused(kernels: str) -> None:
     for changes in ({"outputs": 0}, {"outputs": 40}, {"bits": 9}, {"bits": 5}, {"group_size": 0}, {"group_size": 2}):
         with pytest.raises(RuntimeError):
             linear_codes(x, replace(weight, **changes), *rest)
-    with pytest.raises(RuntimeError):
-        linear_codes(x, replace(weight, packed=weight.packed[:-1]), *rest)
+    table, zeros = torch.zeros(16, dtype=torch.uint8), weight.zero_point
+    parts: list[dict[str, Any]] = [
+        {"packed": weight.packed[:-1]},
+        {"packed": weight.packed.view(torch.int8)},
+        {"zero_point": zeros.reshape(-1)[:7]},
+        {"values": table[:15]},
+        {"values": table.float()},
+    ]
+    for change in parts:
+        with pytest.raises(RuntimeError):
+            linear_codes(x, replace(weight, **change), *rest)
     for scale in (torch.tensor([torch.nan]), torch.tensor([0.0]), torch.ones(2)):
         with pytest.raises(RuntimeError):
             linear_codes(x, weight, torch.empty(0), scale, case["x_zero_point"].expand(scale.shape), 0, 255)
@@ -185,6 +210,8 @@ def test_a_weight_that_does_not_fit_itself_is_refused() -> None:
     case = layer(1, 20, 33, 4, 8)
     with pytest.raises(KernelError, match="takes scales of shape"):
         LinearWeight.of(case["codes"], case["scale"][:, :2], case["zero_point"], 4, 8)
+    with pytest.raises(KernelError, match="at most 4 bits"):
+        LinearWeight.of(case["codes"], case["scale"], case["zero_point"], 5, 8, torch.arange(32))
     with pytest.raises(KernelError, match="takes more than 3 bits"):
         LinearWeight.of(case["codes"], case["scale"], case["zero_point"], 3, 8)
 
@@ -192,6 +219,6 @@ def test_a_weight_that_does_not_fit_itself_is_refused() -> None:
 def test_it_is_a_well_behaved_operator() -> None:
     case = layer(3, 20, 33, 4, 8)
     weight = LinearWeight.of(*(case[name] for name in ("codes", "scale", "zero_point", "bits", "group_size")))
-    parts = (weight.packed, weight.scale, weight.zero_point, weight.sums)
+    parts = (weight.packed, weight.scale, weight.zero_point, weight.sums, weight.values)
     rest = (torch.empty(0), case["x_scale"], case["x_zero_point"], 0, 255, 4, 20, 8)
     torch.library.opcheck(torch.ops.subbyte.linear_codes.default, (case["x"], *parts, *rest))

@@ -43,6 +43,8 @@ def library() -> Library:
     handle = ctypes.CDLL(str(path))
     for function in (handle.subbyte_register, handle.subbyte_use_isa, handle.subbyte_isas):
         function.restype = ctypes.c_char_p
+    handle.subbyte_advise_huge_pages.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    handle.subbyte_advise_huge_pages.restype = None
     problem = handle.subbyte_register()
     if problem is not None:
         raise KernelError(f"the native kernels cannot be used: {problem.decode()}; SUBBYTE_ISA=torch goes without them")

@@ -6,17 +6,15 @@ import torch
 from torch import Tensor
 
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
-from subbyte.kernels.linear import LinearWeight
+from subbyte.kernels.linear_weight import LinearWeight
 from subbyte.numerics import pack
+
+PARTS = ("packed", "scale", "zero_point", "sums", "values")
 
 
 class PanelWeight(PackedWeight):
     """A packed weight laid out for the kernels; codes in the order of a checkpoint are made when asked for."""
 
-    panels: Tensor
-    panel_scale: Tensor
-    panel_zero_point: Tensor
-    panel_sums: Tensor
     layout: tuple[int, int, int, int]
     is_transposed: bool
 
@@ -25,15 +23,16 @@ class PanelWeight(PackedWeight):
         """Make a packed weight one of these."""
         del weight.packed
         weight.__class__ = cls
-        parts = (laid_out.packed, laid_out.scale, laid_out.zero_point, laid_out.sums)
-        for name, tensor in zip(("panels", "panel_scale", "panel_zero_point", "panel_sums"), parts, strict=True):
-            weight.register_buffer(name, tensor, persistent=False)
+        for name in PARTS:
+            weight.register_buffer(f"panel_{name}", getattr(laid_out, name), persistent=False)
         vars(weight)["layout"] = (laid_out.bits, laid_out.outputs, laid_out.inputs, laid_out.group_size)
         vars(weight)["is_transposed"] = is_transposed
 
     @property
     def laid_out(self) -> LinearWeight:
-        return LinearWeight(self.panels, self.panel_scale, self.panel_zero_point, self.panel_sums, *self.layout)
+        parts: dict[str, Any] = {name: self._buffers[f"panel_{name}"] for name in PARTS}
+        bits, outputs, inputs, group_size = self.layout
+        return LinearWeight(**parts, bits=bits, outputs=outputs, inputs=inputs, group_size=group_size)
 
     @property
     def packed(self) -> Tensor:  # type: ignore[override]
@@ -42,7 +41,7 @@ class PanelWeight(PackedWeight):
 
     @property
     def device(self) -> torch.device:
-        return self.panels.device
+        return self.scale.device
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
