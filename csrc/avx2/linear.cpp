@@ -14,7 +14,7 @@ constexpr int64_t kRowsAtOnce = 96;
 
 // The exact sums of 8 outputs in one group, scaled: the term that it adds to y. `first`: where their parameters lie.
 inline __m256 term_of(const Linear& call, __m256i total, int64_t m, int64_t group, int64_t first) {
-  const uint32_t x_zero = static_cast<uint32_t>(call.x_zeros[m]);
+  const uint32_t x_zero = static_cast<uint32_t>(call.x_zeros[m * call.x_step]);
   const uint32_t size = static_cast<uint32_t>(call.group_sizes[group]);
   // total - w_zero * x_sum - x_zero * w_sum + size * x_zero * w_zero
   const uint32_t by_w_zero = size * x_zero - static_cast<uint32_t>(call.x_sums[m * call.groups + group]);
@@ -25,7 +25,7 @@ inline __m256 term_of(const Linear& call, __m256i total, int64_t m, int64_t grou
   }
   total = _mm256_add_epi32(total, _mm256_mullo_epi32(w_zero, _mm256_set1_epi32(static_cast<int>(by_w_zero))));
   total = _mm256_sub_epi32(total, _mm256_mullo_epi32(w_sum, _mm256_set1_epi32(static_cast<int>(x_zero))));
-  const __m256 scale = _mm256_mul_ps(_mm256_set1_ps(call.x_scales[m]), _mm256_loadu_ps(call.w_scales + first));
+  const __m256 scale = _mm256_mul_ps(_mm256_set1_ps(call.x_scales[m * call.x_step]), _mm256_loadu_ps(call.w_scales + first));
   return _mm256_mul_ps(_mm256_cvtepi32_ps(total), scale);
 }
 
@@ -49,7 +49,7 @@ void finish_group(const Linear& call, const Slice& slice, __m256i total, int64_t
     return;
   }
   const __m256i real = real_outputs(call.outputs - output);
-  float* const to = call.y + m * call.outputs + output;
+  float* const to = call.y + m * call.y_stride + output - call.y_origin;
   const int64_t parameters = (slice.panel * call.groups + slice.group) * kPanel + 8 * half;
   __m256 y = term_of(call, total, m, slice.group, parameters);
   if (slice.group > 0) {
@@ -68,7 +68,7 @@ void rows_of_slice(const Linear& call, const Slice& slice, int64_t m, int64_t fi
   const int8_t* x[Rows];
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
-    x[r] = call.x + (m + r) * call.x_stride + slice.x_offset;
+    x[r] = call.x + call.row_offsets[m + r] + slice.x_offset;
     total[r][0] = slice.begins_group ? _mm256_setzero_si256() : _mm256_load_si256(kept + 2 * r);
     total[r][1] = slice.begins_group ? _mm256_setzero_si256() : _mm256_load_si256(kept + 2 * r + 1);
   }
@@ -104,17 +104,17 @@ void rows_of_panel(const Linear& call, int64_t first_row, int64_t end_row, int64
   alignas(32) int32_t totals[kRowsAtOnce * kPanel];
   const __m256i table = table_of(call.values);
   const uint8_t* packed = call.panels + panel * call.panel_bytes;
-  Slice slice = {panel, 0, 0, 0, true, true, values, totals};
-  for (slice.group = 0; slice.group < call.groups; ++slice.group) {
-    const int64_t group_steps = call.group_steps[slice.group];
-    for (int64_t first = 0; first < group_steps; first += kSliceSteps) {
-      slice.steps = group_steps - first < kSliceSteps ? group_steps - first : kSliceSteps;
-      slice.begins_group = first == 0, slice.ends_group = first + slice.steps == group_steps;
-      for (int64_t step = 0; step < slice.steps; step += kBlockSteps, packed += block_bytes(Bits)) {
-        unpack_block<Bits, Table, 0>(packed, slice.steps - step, table, values + 64 * step);
+  for (int64_t i = 0; i < call.segment_count; ++i) {
+    const Segment& segment = call.segments[i];
+    for (int64_t first = 0; first < segment.steps; first += kSliceSteps) {
+      const int64_t steps = segment.steps - first < kSliceSteps ? segment.steps - first : kSliceSteps;
+      for (int64_t step = 0; step < steps; step += kBlockSteps, packed += block_bytes(Bits)) {
+        unpack_block<Bits, Table, 0>(packed, steps - step, table, values + 64 * step);
       }
+      const bool begins = segment.begins_group && first == 0, ends = segment.ends_group && first + steps == segment.steps;
+      const int64_t x_offset = segment.x_offset + kStep * first;
+      const Slice slice = {panel, segment.group, steps, x_offset, begins, ends, values, totals};
       all_rows_of_slice<Table ? 8 : Bits>(call, slice, first_row, end_row);
-      slice.x_offset += kStep * slice.steps;
     }
   }
 }
@@ -144,8 +144,21 @@ void linear(const Linear& call, int64_t first_row, int64_t end_row, int64_t firs
   widths[call.bits - 1](call, first_row, end_row, first_panel, end_panel);
 }
 
+int32_t sum(const int8_t* x, int64_t count) {
+  const __m256i top = _mm256_set1_epi8(static_cast<char>(128));
+  __m256i total = _mm256_setzero_si256();
+  int64_t i = 0;
+  for (; i + 32 <= count; i += 32) {  // as unsigned bytes, each 128 too large
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i));
+    total = _mm256_add_epi64(total, _mm256_sad_epu8(_mm256_xor_si256(bytes, top), _mm256_setzero_si256()));
+  }
+  const __m128i two = _mm_add_epi64(_mm256_castsi256_si128(total), _mm256_extracti128_si256(total, 1));
+  const int64_t shifted = _mm_cvtsi128_si64(_mm_add_epi64(two, _mm_unpackhi_epi64(two, two)));
+  return static_cast<int32_t>(shifted - 128 * i) + reference_linear.sum(x + i, count - i);
+}
+
 }  // namespace
 
-const LinearKernels avx2_linear = {linear};
+const LinearKernels avx2_linear = {linear, sum};
 
 }  // namespace subbyte

@@ -20,7 +20,7 @@ __mmask16 real_outputs(const Linear& call, int64_t panel) {
 // The exact sums of one group, scaled: the term that it adds to y.
 inline __m512 term_of(const Linear& call, __m512i total, int64_t m, int64_t group, int64_t panel) {
   const int64_t first = (panel * call.groups + group) * kPanel;
-  const uint32_t x_zero = static_cast<uint32_t>(call.x_zeros[m]);
+  const uint32_t x_zero = static_cast<uint32_t>(call.x_zeros[m * call.x_step]);
   const uint32_t size = static_cast<uint32_t>(call.group_sizes[group]);
   // total - w_zero * x_sum - x_zero * w_sum + size * x_zero * w_zero
   const uint32_t by_w_zero = size * x_zero - static_cast<uint32_t>(call.x_sums[m * call.groups + group]);
@@ -35,8 +35,12 @@ inline __m512 term_of(const Linear& call, __m512i total, int64_t m, int64_t grou
     const __m512i w_sum = _mm512_loadu_si512(call.w_sums + first);
     total = _mm512_sub_epi32(total, _mm512_mullo_epi32(w_sum, _mm512_set1_epi32(static_cast<int>(x_zero))));
   }
-  const __m512 scale = _mm512_mul_ps(_mm512_set1_ps(call.x_scales[m]), _mm512_loadu_ps(call.w_scales + first));
+  const __m512 scale = _mm512_mul_ps(_mm512_set1_ps(call.x_scales[m * call.x_step]), _mm512_loadu_ps(call.w_scales + first));
   return _mm512_mul_ps(_mm512_cvtepi32_ps(total), scale);
+}
+
+inline float* place_of(const Linear& call, int64_t m, int64_t panel) {
+  return call.y + m * call.y_stride + panel * kPanel - call.y_origin;
 }
 
 inline __m512 with_bias(const Linear& call, __m512 y, int64_t panel) {
@@ -61,26 +65,29 @@ void row_of_panel(const Linear& call, int64_t m, int64_t panel) {
   const uint8_t* packed = call.panels + panel * call.panel_bytes;
   RowWork<Table> work;
   work.table = table_of(call.values);
-  work.x = call.x + m * call.x_stride;
   __m512 y = _mm512_setzero_ps();
-  for (int64_t group = 0; group < call.groups; ++group) {
-    work.total[0] = work.total[1] = work.total[2] = work.total[3] = _mm512_setzero_si512();
-    int64_t left = call.group_steps[group];
+  for (int64_t i = 0; i < call.segment_count; ++i) {
+    const Segment& segment = call.segments[i];
+    if (segment.begins_group) {
+      work.total[0] = work.total[1] = work.total[2] = work.total[3] = _mm512_setzero_si512();
+    }
+    work.x = call.x + call.row_offsets[m] + segment.x_offset;
+    int64_t left = segment.steps;
     for (; left >= kBlockSteps; left -= kBlockSteps, packed += block_bytes(Bits), work.x += kStep * kBlockSteps) {
       each_step<Bits, 0>(packed, kBlockSteps, work);
     }
     if (left > 0) {
       each_step<Bits, 0>(packed, left, work);
       packed += block_bytes(Bits);
-      work.x += kStep * left;
     }
-    const __m512i total = _mm512_add_epi32(_mm512_add_epi32(work.total[0], work.total[1]),
-                                           _mm512_add_epi32(work.total[2], work.total[3]));
-    const __m512 term = term_of(call, total, m, group, panel);
-    y = group == 0 ? term : _mm512_add_ps(y, term);
+    if (segment.ends_group) {
+      const __m512i total = _mm512_add_epi32(_mm512_add_epi32(work.total[0], work.total[1]),
+                                             _mm512_add_epi32(work.total[2], work.total[3]));
+      const __m512 term = term_of(call, total, m, segment.group, panel);
+      y = segment.group == 0 ? term : _mm512_add_ps(y, term);
+    }
   }
-  float* const to = call.y + m * call.outputs + panel * kPanel;
-  _mm512_mask_storeu_ps(to, real_outputs(call, panel), with_bias(call, y, panel));
+  _mm512_mask_storeu_ps(place_of(call, m, panel), real_outputs(call, panel), with_bias(call, y, panel));
 }
 
 template <bool Table>
@@ -105,7 +112,7 @@ void unpack_slice(const uint8_t* packed, int64_t steps, __m512i table, uint8_t* 
 
 // Where a slice lies, and the sums of the groups that go on in the next.
 struct Slice {
-  int64_t panel, panels, group, first_step, steps, x_offset;
+  int64_t panel, panels, group, steps, x_offset;
   bool begins_group, ends_group;
   const uint8_t* values;
   int32_t* totals;  // [rows][64]
@@ -118,7 +125,7 @@ void rows_of_slice(const Linear& call, const Slice& slice, int64_t m, int64_t fi
   const int8_t* x[Rows];
 #pragma GCC unroll 6
   for (int r = 0; r < Rows; ++r) {
-    x[r] = call.x + (m + r) * call.x_stride + slice.x_offset;
+    x[r] = call.x + call.row_offsets[m + r] + slice.x_offset;
 #pragma GCC unroll 4
     for (int p = 0; p < Panels; ++p) {
       total[r][p] = slice.begins_group ? _mm512_setzero_si512() : _mm512_load_si512(kept + 64 * r + kPanel * p);
@@ -139,7 +146,7 @@ void rows_of_slice(const Linear& call, const Slice& slice, int64_t m, int64_t fi
     for (int64_t p = 0; p < Panels && p < slice.panels; ++p) {
       const int64_t panel = slice.panel + p;
       const __mmask16 real = real_outputs(call, panel);
-      float* const to = call.y + (m + r) * call.outputs + panel * kPanel;
+      float* const to = place_of(call, m + r, panel);
       __m512 y = term_of(call, _mm512_load_si512(kept + 64 * r + kPanel * p), m + r, slice.group, panel);
       if (slice.group > 0) {
         y = _mm512_add_ps(_mm512_maskz_loadu_ps(real, to), y);
@@ -170,21 +177,20 @@ void rows_of_panels(const Linear& call, int64_t first_row, int64_t end_row, int6
   alignas(64) uint8_t values[kSliceSteps * kTilePanels * 64];  // of three panels, a fourth is read and not used
   alignas(64) int32_t totals[kRowsAtOnce * 64];
   const __m512i table = table_of(call.values);
-  Slice slice = {panel, panels, 0, 0, 0, 0, true, true, values, totals};
+  const auto all_rows = panels == 1 ? all_rows_of_slice<1> : panels == 2 ? all_rows_of_slice<2> : all_rows_of_slice<4>;
   int64_t packed_offset = 0;
-  for (slice.group = 0; slice.group < call.groups; ++slice.group) {
-    const int64_t group_steps = call.group_steps[slice.group];
-    for (int64_t first = 0; first < group_steps; first += kSliceSteps) {
-      slice.steps = group_steps - first < kSliceSteps ? group_steps - first : kSliceSteps;
-      slice.begins_group = first == 0, slice.ends_group = first + slice.steps == group_steps;
+  for (int64_t i = 0; i < call.segment_count; ++i) {
+    const Segment& segment = call.segments[i];
+    for (int64_t first = 0; first < segment.steps; first += kSliceSteps) {
+      const int64_t steps = segment.steps - first < kSliceSteps ? segment.steps - first : kSliceSteps;
       for (int64_t p = 0; p < panels; ++p) {
         const uint8_t* packed = call.panels + (panel + p) * call.panel_bytes + packed_offset;
-        unpack_slice<Bits, Table>(packed, slice.steps, table, values + 64 * p);
+        unpack_slice<Bits, Table>(packed, steps, table, values + 64 * p);
       }
-      const auto all_rows = panels == 1 ? all_rows_of_slice<1> : panels == 2 ? all_rows_of_slice<2> : all_rows_of_slice<4>;
-      all_rows(call, slice, first_row, end_row);
-      packed_offset += blocks_of(slice.steps) * block_bytes(Bits);
-      slice.x_offset += kStep * slice.steps;
+      packed_offset += blocks_of(steps) * block_bytes(Bits);
+      const bool begins = segment.begins_group && first == 0, ends = segment.ends_group && first + steps == segment.steps;
+      const int64_t x_offset = segment.x_offset + kStep * first;
+      all_rows(call, {panel, panels, segment.group, steps, x_offset, begins, ends, values, totals}, first_row, end_row);
     }
   }
 }
@@ -223,8 +229,18 @@ void linear(const Linear& call, int64_t first_row, int64_t end_row, int64_t firs
   widths[call.bits - 1](call, first_row, end_row, first_panel, end_panel);
 }
 
+int32_t sum(const int8_t* x, int64_t count) {
+  const __m512i ones = _mm512_set1_epi8(1);
+  __m512i total = _mm512_setzero_si512();
+  for (int64_t i = 0; i < count; i += 64) {
+    const __mmask64 given = count - i < 64 ? (1ull << (count - i)) - 1 : ~0ull;
+    add_products(total, ones, _mm512_maskz_loadu_epi8(given, x + i));
+  }
+  return _mm512_reduce_add_epi32(total);
+}
+
 }  // namespace
 
-const LinearKernels avx512_linear = {linear};
+const LinearKernels avx512_linear = {linear, sum};
 
 }  // namespace subbyte

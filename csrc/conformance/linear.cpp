@@ -19,20 +19,34 @@ bool linear_agrees(const subbyte::Kernels& kernels, Random& random) {
   call.outputs = between(random, 1, 100);
   call.groups = between(random, 1, 3);
   call.bits = static_cast<int>(between(random, 1, 8));
-  std::vector<std::int64_t> steps, sizes;
-  std::int64_t blocks = 0;
+  std::vector<subbyte::Segment> segments;
+  std::vector<std::int64_t> sizes;
+  std::int64_t blocks = 0, x_stride = 0;
   for (std::int64_t group = 0; group < call.groups; ++group) {
-    sizes.push_back(between(random, 1, random() % 20 == 0 ? 3000 : 60));
-    steps.push_back((sizes.back() + 3) / 4);
-    call.x_stride += 4 * steps.back();
-    blocks += subbyte::blocks_of(steps.back());
+    sizes.push_back(0);
+    const std::int64_t parts = between(random, 1, 3);
+    for (std::int64_t part = 0; part < parts; ++part) {
+      const std::int64_t size = between(random, 1, random() % 20 == 0 ? 3000 : 60), steps = (size + 3) / 4;
+      segments.push_back({steps, x_stride, group, part == 0, part + 1 == parts});
+      sizes.back() += size;
+      x_stride += 4 * steps + between(random, 0, 5);
+      blocks += subbyte::blocks_of(steps);
+    }
   }
   call.panel_bytes = blocks * subbyte::block_bytes(call.bits);
+  call.segment_count = static_cast<std::int64_t>(segments.size());
   const std::int64_t panels = (call.outputs + 15) / 16;
-  std::vector<std::int8_t> x(static_cast<std::size_t>(call.rows * call.x_stride));
+  std::vector<std::int64_t> row_offsets;
+  for (std::int64_t m = 0; m < call.rows; ++m) {
+    row_offsets.push_back(between(random, 0, call.rows - 1) * x_stride);
+  }
+  std::vector<std::int8_t> x(static_cast<std::size_t>(call.rows * x_stride));
   const int x_kind = static_cast<int>(random() % 3), w_kind = static_cast<int>(random() % 3);
   for (std::int8_t& value : x) {
     value = static_cast<std::int8_t>(extreme_or_any(random, x_kind, 255) - 128);
+  }
+  if (kernels.linear->sum(x.data(), x_stride) != subbyte::reference_linear.sum(x.data(), x_stride)) {
+    return false;
   }
   Bytes packed(static_cast<std::size_t>(panels * call.panel_bytes));
   for (std::uint8_t& byte : packed) {
@@ -61,7 +75,8 @@ bool linear_agrees(const subbyte::Kernels& kernels, Random& random) {
   const auto x_sums = integers(call.rows * call.groups, 1 << 20), x_zeros = integers(call.rows, random() % 2 == 0 ? 0 : 255);
   const auto w_zeros = integers(parameters, 255), w_sums = integers(parameters, 1 << 20);
   const auto x_scales = floats(call.rows), w_scales = floats(parameters), bias = floats(panels * 16);
-  call.group_steps = steps.data(), call.group_sizes = sizes.data();
+  call.segments = segments.data(), call.group_sizes = sizes.data(), call.row_offsets = row_offsets.data();
+  call.x_step = static_cast<std::int64_t>(random() % 2), call.y_stride = call.outputs;
   call.x = x.data(), call.x_sums = x_sums.data(), call.x_scales = x_scales.data(), call.x_zeros = x_zeros.data();
   call.panels = packed.data(), call.w_scales = w_scales.data();
   call.w_zeros = random() % 2 == 0 ? w_zeros.data() : nullptr, call.w_zero = w_zeros.front();

@@ -1,0 +1,121 @@
+#include "product.h"
+
+#include <cmath>
+#include <utility>
+
+#include "../isa.h"
+#include "parallel.h"
+#include "require.h"
+
+namespace subbyte {
+namespace {
+
+// Multiplications that one thread takes at least.
+constexpr std::int64_t kGrain = 1 << 19;
+// The pieces of a call. With few rows the weight is a stream, else four panels at once are worth unpacking.
+constexpr std::int64_t kFewRows = 4, kRowsOfPiece = 96, kPanelsOfPiece = 4;
+
+}  // namespace
+
+std::vector<Tensor> tensors_of(const StackValue* stack, int count) {
+  std::vector<Tensor> tensors;
+  tensors.reserve(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    tensors.push_back(Tensor::from_stack(stack[i]));
+  }
+  return tensors;
+}
+
+Tensor checked(Tensor&& tensor, const std::string& name, std::int32_t dtype) {
+  require(tensor.on_cpu(), name + " must be on the CPU");
+  require(tensor.dtype() == dtype, name + " has the wrong dtype");
+  return std::move(tensor).contiguous();
+}
+
+void require_count(const Tensor& tensor, const std::string& name, std::int64_t count) {
+  require(tensor.count() == count,
+          name + " has " + std::to_string(tensor.count()) + " elements; it takes " + std::to_string(count));
+}
+
+void Segments::add(const Segment& segment) {
+  segments.push_back(segment);
+  blocks += blocks_of(segment.steps);
+}
+
+void Segments::describe(Linear& call) const {
+  call.segments = segments.data();
+  call.segment_count = static_cast<std::int64_t>(segments.size());
+  call.group_sizes = group_sizes.data();
+  call.groups = static_cast<std::int64_t>(group_sizes.size());
+  call.panel_bytes = blocks * block_bytes(call.bits);
+}
+
+PackedArguments::PackedArguments(Tensor* first)
+    : weight_(checked(std::move(first[0]), "the packed weight", torch_api().dtype_uint8())),
+      scale_(checked(std::move(first[1]), "the weight's scale", torch_api().dtype_float32())),
+      zero_point_(checked(std::move(first[2]), "the weight's zero point", torch_api().dtype_int32())),
+      sums_(checked(std::move(first[3]), "the weight's sums", torch_api().dtype_int32())),
+      values_(checked(std::move(first[4]), "the table of values", torch_api().dtype_uint8())),
+      bias_(checked(std::move(first[5]), "the bias", torch_api().dtype_float32())) {}
+
+void PackedArguments::describe(Linear& call, std::int64_t panels) const {
+  const std::int64_t parameters = panels * call.groups * kPanel;
+  const bool one_zero = zero_point_.count() == 1, has_values = values_.count() != 0, has_bias = bias_.count() != 0;
+  require_count(weight_, "the packed weight", panels * call.panel_bytes);
+  require_count(scale_, "the weight's scale", parameters);
+  require_count(zero_point_, "the weight's zero point", one_zero ? 1 : parameters);
+  require_count(sums_, "the weight's sums", parameters);
+  require_count(values_, "the table of values", has_values ? 16 : 0);
+  require(!has_values || call.bits <= 4, "a table of values is for codes of at most 4 bits");
+  require_count(bias_, "the bias", has_bias ? panels * kPanel : 0);
+  call.panels = weight_.data<std::uint8_t>();
+  call.w_scales = scale_.data<float>();
+  call.w_zero = one_zero ? *zero_point_.data<std::int32_t>() : 0;
+  call.w_zeros = one_zero ? nullptr : zero_point_.data<std::int32_t>();
+  call.w_sums = sums_.data<std::int32_t>();
+  call.values = has_values ? values_.data<std::uint8_t>() : nullptr;
+  call.bias = has_bias ? bias_.data<float>() : nullptr;
+}
+
+CodesOfX::CodesOfX(Tensor* first, const StackValue* range)
+    : scale_(checked(std::move(first[0]), "the scale of x", torch_api().dtype_float32())),
+      zero_point_(checked(std::move(first[1]), "the zero point of x", torch_api().dtype_int32())),
+      low_(static_cast<std::int64_t>(range[0])), high_(static_cast<std::int64_t>(range[1])) {}
+
+void CodesOfX::check(std::int64_t rows) const {
+  require(low_ < high_ && low_ >= -128 && high_ <= 255 && high_ - low_ <= 255, "codes of x take 8 bits");
+  const std::int64_t count = scale_.count() == 1 ? 1 : rows;
+  require_count(scale_, "the scale of x", count);
+  require_count(zero_point_, "the zero point of x", count);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float scale = scale_.data<float>()[i];
+    const std::int32_t zero_point = zero_point_.data<std::int32_t>()[i];
+    require(std::isfinite(scale) && scale > 0, "the scale of x is no positive number");
+    require(zero_point >= low_ && zero_point <= high_, "the zero point of x is no code");
+  }
+}
+
+Affine CodesOfX::of_row(std::int64_t row) const {
+  const std::int64_t i = scale_.count() == 1 ? 0 : row;
+  return {scale_.data<float>()[i], zero_point_.data<std::int32_t>()[i], static_cast<std::int32_t>(low_),
+          static_cast<std::int32_t>(high_), high_ > 127 ? 128 : 0};
+}
+
+void multiply(const Linear& call) {
+  const LinearKernels& kernels = *chosen_isa().kernels.linear;
+  const std::int64_t panels = divided_up(call.outputs, kPanel);
+  const std::int64_t at_once = call.rows <= kFewRows ? 1 : kPanelsOfPiece;
+  const std::int64_t row_pieces = divided_up(call.rows, kRowsOfPiece), panel_pieces = divided_up(panels, at_once);
+  const std::int64_t rows = row_pieces == 0 ? 0 : divided_up(call.rows, row_pieces);
+  const std::int64_t steps = call.panel_bytes / block_bytes(call.bits) * kBlockSteps;
+  const std::int64_t work = 1 + rows * steps * kStep * kPanel * at_once;
+  in_parallel(row_pieces * panel_pieces, divided_up(kGrain, work), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t piece = begin; piece < end; ++piece) {
+      const std::int64_t row = piece % row_pieces * rows, panel = piece / row_pieces * at_once;
+      kernels.linear(call, row, row + rows < call.rows ? row + rows : call.rows, panel,
+                     panel + at_once < panels ? panel + at_once : panels);
+    }
+  });
+}
+
+}  // namespace subbyte
