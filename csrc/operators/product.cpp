@@ -26,10 +26,14 @@ std::vector<Tensor> tensors_of(const StackValue* stack, int count) {
   return tensors;
 }
 
-Tensor checked(Tensor&& tensor, const std::string& name, std::int32_t dtype) {
+Tensor checked_layout(Tensor&& tensor, const std::string& name, std::int32_t dtype) {
   require(tensor.on_cpu(), name + " must be on the CPU");
   require(tensor.dtype() == dtype, name + " has the wrong dtype");
-  return std::move(tensor).contiguous();
+  return std::move(tensor);
+}
+
+Tensor checked(Tensor&& tensor, const std::string& name, std::int32_t dtype) {
+  return checked_layout(std::move(tensor), name, dtype).contiguous();
 }
 
 void require_count(const Tensor& tensor, const std::string& name, std::int64_t count) {

@@ -15,7 +15,9 @@ namespace subbyte {
 // freed.
 std::vector<Tensor> tensors_of(const StackValue* stack, int count);
 
-// The tensor in row-major order. Throws where it is not on the CPU or of another type.
+// The tensor as it lies. Throws where it is not on the CPU or of another type.
+Tensor checked_layout(Tensor&& tensor, const std::string& name, std::int32_t dtype);
+// The same in row-major order.
 Tensor checked(Tensor&& tensor, const std::string& name, std::int32_t dtype);
 void require_count(const Tensor& tensor, const std::string& name, std::int64_t count);
 

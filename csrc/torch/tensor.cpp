@@ -4,11 +4,29 @@
 
 namespace subbyte {
 
+namespace {
+
+std::vector<std::int64_t> channels_last_strides(const std::vector<std::int64_t>& sizes) {
+  const std::int64_t channels = sizes[1], row = sizes[3] * channels;
+  return {sizes[2] * row, 1, row, channels};
+}
+
+}  // namespace
+
 Tensor Tensor::empty(const std::vector<std::int64_t>& sizes, std::int32_t dtype) {
   std::vector<std::int64_t> strides(sizes.size(), 1);
   for (std::size_t axis = sizes.size(); axis-- > 1;) {
     strides[axis - 1] = strides[axis] * sizes[axis];
   }
+  return strided(sizes, strides, dtype);
+}
+
+Tensor Tensor::empty_channels_last(const std::vector<std::int64_t>& sizes, std::int32_t dtype) {
+  return strided(sizes, channels_last_strides(sizes), dtype);
+}
+
+Tensor Tensor::strided(const std::vector<std::int64_t>& sizes, const std::vector<std::int64_t>& strides,
+                       std::int32_t dtype) {
   const TorchApi& api = torch_api();
   TensorHandle handle = nullptr;
   check(api.empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides.data(), dtype,
@@ -29,6 +47,25 @@ std::vector<std::int64_t> Tensor::sizes() const {
   check(torch_api().dim(handle_, &dim), "get_dim");
   check(torch_api().sizes(handle_, &sizes), "get_sizes");
   return std::vector<std::int64_t>(sizes, sizes + dim);
+}
+
+std::vector<std::int64_t> Tensor::strides() const {
+  std::int64_t dim = 0;
+  std::int64_t* strides = nullptr;
+  check(torch_api().dim(handle_, &dim), "get_dim");
+  check(torch_api().strides(handle_, &strides), "get_strides");
+  return std::vector<std::int64_t>(strides, strides + dim);
+}
+
+bool Tensor::is_contiguous() const {
+  bool is_contiguous = false;
+  check(torch_api().is_contiguous(handle_, &is_contiguous), "is_contiguous");
+  return is_contiguous;
+}
+
+bool Tensor::is_channels_last() const {
+  const std::vector<std::int64_t> all = sizes();
+  return all.size() == 4 && !is_contiguous() && strides() == channels_last_strides(all);
 }
 
 std::int64_t Tensor::count() const {
@@ -52,9 +89,7 @@ bool Tensor::on_cpu() const {
 }
 
 Tensor Tensor::contiguous() && {
-  bool is_contiguous = false;
-  check(torch_api().is_contiguous(handle_, &is_contiguous), "is_contiguous");
-  if (is_contiguous) {
+  if (is_contiguous()) {
     return std::move(*this);
   }
   Tensor copy = Tensor::empty(sizes(), dtype());

@@ -13,6 +13,8 @@ class Tensor {
   // Takes over what an argument of a boxed kernel holds.
   static Tensor from_stack(StackValue value) { return Tensor(reinterpret_cast<TensorHandle>(value)); }
   static Tensor empty(const std::vector<std::int64_t>& sizes, std::int32_t dtype);
+  // Of four axes, the second the innermost: `channels_last`.
+  static Tensor empty_channels_last(const std::vector<std::int64_t>& sizes, std::int32_t dtype);
 
   Tensor(Tensor&& other) noexcept : handle_(other.handle_) { other.handle_ = nullptr; }
   Tensor(const Tensor&) = delete;
@@ -21,9 +23,14 @@ class Tensor {
   ~Tensor();
 
   std::vector<std::int64_t> sizes() const;
+  std::vector<std::int64_t> strides() const;
   std::int64_t count() const;
   std::int32_t dtype() const;
   bool on_cpu() const;
+
+  bool is_contiguous() const;
+  // Whether it is `channels_last` and not row-major too.
+  bool is_channels_last() const;
 
   // This tensor, or a copy in row-major order.
   Tensor contiguous() &&;
@@ -37,6 +44,8 @@ class Tensor {
   StackValue to_stack() &&;
 
  private:
+  static Tensor strided(const std::vector<std::int64_t>& sizes, const std::vector<std::int64_t>& strides,
+                        std::int32_t dtype);
   explicit Tensor(TensorHandle handle) : handle_(handle) {}
   void* pointer() const;
 

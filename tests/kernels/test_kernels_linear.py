@@ -15,7 +15,8 @@ from subbyte.errors import KernelError
 from subbyte.kernels import isas, use_isa
 from subbyte.kernels import linear as in_torch
 from subbyte.kernels.linear import linear_codes
-from subbyte.kernels.linear_weight import PANEL, LinearWeight
+from subbyte.kernels.linear_weight import LinearWeight
+from subbyte.kernels.panels import PANEL
 
 AVAILABLE = [isa.name for isa in isas() if isa.available]
 

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from subbyte.errors import KernelError
-from subbyte.kernels.linear_weight import PANEL, LinearWeight, packed_bytes, unpacked
+from subbyte.kernels.checks import check_codes_of_weight, check_codes_of_x
+from subbyte.kernels.linear_weight import LinearWeight, group_sizes
 from subbyte.kernels.operator import define
+from subbyte.kernels.panels import PANEL, from_panels, panel_bytes
 
 
 def _linear_codes(
@@ -30,12 +32,13 @@ def _linear_codes(
     group_size: int,
 ) -> Tensor:
     _check_layer(x, weight_scale, outputs, group_size)
-    _check_codes_of_weight(weight, values, bits, packed_bytes(bits, outputs, x.shape[1], group_size))
-    _check_codes_of_x(x, x_scale, x_zero_point, x_low, x_high)
+    sizes = group_sizes(x.shape[1], group_size)
+    check_codes_of_weight(weight, values, bits, panel_bytes(bits, outputs, sizes))
+    check_codes_of_x(x_scale, x_zero_point, x_low, x_high, len(x))
     zero = x_zero_point[:, None].double()
     # A NaN has no code; it stays one, and makes its row NaN.
     grid = torch.clamp(torch.round(x / x_scale[:, None]) + zero, x_low, x_high) - zero
-    codes = unpacked(weight, bits, outputs, x.shape[1], group_size)
+    codes = from_panels(weight, bits, outputs, sizes)
     codes = (values[codes.int()] if values.numel() else codes).double()
     zero_points = weight_zero_point.expand(weight_scale.shape)
     y = x.new_zeros(())
@@ -54,26 +57,6 @@ def _check_layer(x: Tensor, weight_scale: Tensor, outputs: int, group_size: int)
         raise KernelError("linear_codes: a layer has inputs and outputs")
     if group_size <= 0 or weight_scale.shape[:2] != (-(-outputs // PANEL), -(-x.shape[1] // group_size)):
         raise KernelError("linear_codes: the weight's scale does not fit x")
-
-
-def _check_codes_of_weight(weight: Tensor, values: Tensor, bits: int, size: int) -> None:
-    if not 1 <= bits <= 8:
-        raise KernelError(f"codes take 1..8 bits, not {bits}")
-    if weight.dtype != torch.uint8 or weight.shape != (size,):
-        raise KernelError(f"linear_codes: the packed weight takes {size} bytes, uint8")
-    if values.numel() not in (0, 16) or values.dtype != torch.uint8 or (values.numel() and bits > 4):
-        raise KernelError("linear_codes: a table of values is 16 bytes, for codes of at most 4 bits")
-
-
-def _check_codes_of_x(x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int) -> None:
-    if scale.shape not in ((1,), x.shape[:1]) or zero_point.shape != scale.shape:
-        raise KernelError("linear_codes: the scale and the zero point of x are one, or one for each row")
-    if not bool(((scale > 0) & scale.isfinite()).all()):
-        raise KernelError("linear_codes: the scale of x is no positive number")
-    if not (-128 <= low < high <= 255 and high - low <= 255):
-        raise KernelError("linear_codes: codes of x take 8 bits")
-    if not bool(((zero_point >= low) & (zero_point <= high)).all()):
-        raise KernelError("linear_codes: the zero point of x is no code")
 
 
 def linear_codes(

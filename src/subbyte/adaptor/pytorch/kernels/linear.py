@@ -14,7 +14,8 @@ from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted
 from subbyte.adaptor.pytorch.quantizer import DynamicQuantizer, InputQuantizer
 from subbyte.adaptor.pytorch.weight import float_bias, output_scale
 from subbyte.kernels.linear import linear_codes
-from subbyte.kernels.linear_weight import PANEL, LinearWeight
+from subbyte.kernels.linear_weight import LinearWeight
+from subbyte.kernels.panels import PANEL
 from subbyte.numerics import Affine, as_dtype, scheme_of
 from subbyte.spec import TensorSpec
 

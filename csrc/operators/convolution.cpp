@@ -1,0 +1,229 @@
+// conv2d_codes: a convolution on packed codes. Its input becomes one padded plane of codes, channels innermost; a window is
+// a row of the product wherever its first tap lies, and a row of the kernel a segment of it. Nothing is copied out.
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../isa.h"
+#include "operators.h"
+#include "parallel.h"
+#include "plane.h"
+#include "product.h"
+#include "require.h"
+#include "window.h"
+
+namespace subbyte {
+namespace {
+
+constexpr std::int64_t kWindows = 96;  // of one piece
+constexpr std::int64_t kPanels = 4;
+constexpr std::int64_t kGrain = 1 << 19;  // multiplications that one thread takes at least
+
+// Taps that lie side by side: a row of the kernel, or each by itself where it is dilated.
+Segments segments_of(const Window& window, const Plane& plane, std::int64_t channels) {
+  Segments all;
+  const bool by_tap = window.width.dilation > 1;
+  const std::int64_t taps = by_tap ? 1 : window.width.kernel, count = window.taps() / taps;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t row = by_tap ? i / window.width.kernel : i, column = by_tap ? i % window.width.kernel : 0;
+    const std::int64_t offset = plane.offset(0, 0, row * window.height.dilation, column * window.width.dilation);
+    all.add({taps * plane.filled() / kStep, offset, 0, i == 0, i + 1 == count});
+  }
+  all.group_sizes.push_back(window.taps() * channels);
+  return all;
+}
+
+// Floats [rows, stride] as [columns, step]: `columns` rows of the result, `rows` long.
+void write_transposed(const float* from, std::int64_t rows, std::int64_t columns, std::int64_t stride, float* to,
+                      std::int64_t step) {
+  typedef float Four __attribute__((vector_size(16), aligned(4)));
+  typedef int Places __attribute__((vector_size(16)));
+  const auto at = [](const float* place) { return *reinterpret_cast<const Four*>(place); };
+  std::int64_t row = 0;
+  for (; row + 4 <= rows; row += 4) {
+    std::int64_t column = 0;
+    for (; column + 4 <= columns; column += 4) {
+      const float* const place = from + row * stride + column;
+      const Four a = at(place), b = at(place + stride), c = at(place + 2 * stride), d = at(place + 3 * stride);
+      const Four ab = __builtin_shuffle(a, b, Places{0, 4, 1, 5}), cd = __builtin_shuffle(c, d, Places{0, 4, 1, 5});
+      const Four ef = __builtin_shuffle(a, b, Places{2, 6, 3, 7}), gh = __builtin_shuffle(c, d, Places{2, 6, 3, 7});
+      float* const first = to + column * step + row;
+      *reinterpret_cast<Four*>(first) = __builtin_shuffle(ab, cd, Places{0, 1, 4, 5});
+      *reinterpret_cast<Four*>(first + step) = __builtin_shuffle(ab, cd, Places{2, 3, 6, 7});
+      *reinterpret_cast<Four*>(first + 2 * step) = __builtin_shuffle(ef, gh, Places{0, 1, 4, 5});
+      *reinterpret_cast<Four*>(first + 3 * step) = __builtin_shuffle(ef, gh, Places{2, 3, 6, 7});
+    }
+    for (; column < columns; ++column) {
+      for (std::int64_t i = row; i < row + 4; ++i) {
+        to[column * step + i] = from[i * stride + column];
+      }
+    }
+  }
+  for (; row < rows; ++row) {
+    for (std::int64_t column = 0; column < columns; ++column) {
+      to[column * step + row] = from[row * stride + column];
+    }
+  }
+}
+
+struct Convolution {
+  Window window;
+  const Plane& plane;
+  Linear call;           // of one group; `outputs` are those of a group
+  std::int64_t images, groups, group_panels;
+  float* y;
+  bool channels_last;
+
+  std::int64_t windows() const { return window.height.outputs() * window.width.outputs(); }
+  std::int64_t outputs() const { return groups * call.outputs; }
+
+  // Windows [first, first + count) of an image, times some panels of a group.
+  void piece(std::int64_t image, std::int64_t group, std::int64_t first, std::int64_t count, std::int64_t panel) const {
+    std::int64_t offsets[kWindows];
+    std::int32_t sums[kWindows];
+    describe_rows(image, group, first, count, offsets, sums);
+    const std::int64_t end = panel + kPanels < group_panels ? panel + kPanels : group_panels;
+    Linear part = of_group(group);
+    part.rows = count, part.row_offsets = offsets, part.x_sums = sums;
+    const LinearKernels& kernels = *chosen_isa().kernels.linear;
+    if (channels_last) {
+      part.y = y + (image * windows() + first) * outputs() + group * call.outputs, part.y_stride = outputs();
+      kernels.linear(part, 0, count, panel, end);
+      return;
+    }
+    float values[kWindows * kPanels * kPanel];
+    const std::int64_t output = panel * kPanel;
+    part.y = values, part.y_stride = kPanels * kPanel, part.y_origin = output;
+    kernels.linear(part, 0, count, panel, end);
+    const std::int64_t columns = call.outputs < end * kPanel ? call.outputs - output : end * kPanel - output;
+    write_transposed(values, count, columns, part.y_stride,
+                     y + ((image * outputs() + group * call.outputs + output) * windows() + first), windows());
+  }
+
+ private:
+  Linear of_group(std::int64_t group) const {
+    Linear part = call;
+    const std::int64_t panels = group * group_panels, parameters = panels * kPanel;
+    part.panels += panels * call.panel_bytes, part.w_scales += parameters, part.w_sums += parameters;
+    part.w_zeros = call.w_zeros == nullptr ? nullptr : call.w_zeros + parameters;
+    part.bias = call.bias == nullptr ? nullptr : call.bias + parameters;
+    return part;
+  }
+
+  void describe_rows(std::int64_t image, std::int64_t group, std::int64_t first, std::int64_t count,
+                     std::int64_t* offsets, std::int32_t* sums) const {
+    const std::int64_t width = window.width.outputs();
+    for (std::int64_t done = 0; done < count;) {
+      const std::int64_t row = (first + done) / width, column = (first + done) % width;
+      const std::int64_t here = count - done < width - column ? count - done : width - column;
+      for (std::int64_t i = 0; i < here; ++i) {
+        offsets[done + i] = plane.offset(image, group, row * window.height.stride, (column + i) * window.width.stride);
+      }
+      plane.window_sums(image, group, row, column, here, sums + done);
+      done += here;
+    }
+  }
+};
+
+void convolve(const Convolution& convolution) {
+  const std::int64_t windows = convolution.windows(), window_pieces = divided_up(windows, kWindows);
+  const std::int64_t count = window_pieces == 0 ? 0 : divided_up(windows, window_pieces);
+  const std::int64_t panel_pieces = divided_up(convolution.group_panels, kPanels);
+  const std::int64_t of_image = convolution.groups * panel_pieces * window_pieces;
+  const std::int64_t work = 1 + count * kPanels * kPanel * convolution.call.group_sizes[0];
+  in_parallel(convolution.images * of_image, divided_up(kGrain, work), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t first = i % window_pieces * count, panel = i / window_pieces % panel_pieces * kPanels;
+      const std::int64_t group = i / (window_pieces * panel_pieces) % convolution.groups;
+      convolution.piece(i / of_image, group, first, first + count < windows ? count : windows - first, panel);
+    }
+  });
+}
+
+// The outputs of one group whose windows cover a place of the image become NaN.
+void spread_nan(const Convolution& all, std::int64_t image, std::int64_t group, std::int64_t row, std::int64_t column) {
+  const Axis &height = all.window.height, &width = all.window.width;
+  for (std::int64_t tap = 0; tap < all.window.taps(); ++tap) {
+    const std::int64_t top = row + height.padding - tap / width.kernel * height.dilation;
+    const std::int64_t left = column + width.padding - tap % width.kernel * width.dilation;
+    const std::int64_t y = top / height.stride, x = left / width.stride;
+    if (top < 0 || left < 0 || top % height.stride != 0 || left % width.stride != 0 || y >= height.outputs() ||
+        x >= width.outputs()) {
+      continue;
+    }
+    const std::int64_t window = y * width.outputs() + x;
+    for (std::int64_t n = group * all.call.outputs; n < (group + 1) * all.call.outputs; ++n) {
+      const std::int64_t place = all.channels_last ? (image * all.windows() + window) * all.outputs() + n
+                                                   : (image * all.outputs() + n) * all.windows() + window;
+      all.y[place] = std::numeric_limits<float>::quiet_NaN();
+    }
+  }
+}
+
+// A NaN has no code: it makes all that it goes into NaN, as it would in float.
+void spread_nans(const Convolution& all, const Image& image) {
+  const std::int64_t height = all.window.height.size, width = all.window.width.size, places = height * width;
+  const std::int64_t count = image.images * image.channels * places;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (!std::isnan(image.data[i])) {
+      continue;
+    }
+    const std::int64_t of_image = i % (image.channels * places);
+    const std::int64_t channel = image.channels_last ? of_image % image.channels : of_image / places;
+    const std::int64_t place = image.channels_last ? of_image / image.channels : of_image % places;
+    spread_nan(all, i / (image.channels * places), channel / (image.channels / all.groups), place / width, place % width);
+  }
+}
+
+void conv2d_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
+  const std::int32_t float32 = torch_api().dtype_float32();
+  std::vector<Tensor> tensors = tensors_of(stack, 9);
+  const bool channels_last = tensors[0].is_channels_last();
+  const Tensor x = channels_last ? checked_layout(std::move(tensors[0]), "x", float32)
+                                 : checked(std::move(tensors[0]), "x", float32);
+  const PackedArguments weight(&tensors[1]);
+  const CodesOfX codes(&tensors[7], stack + 9);
+  const auto bits = static_cast<std::int64_t>(stack[11]), outputs = static_cast<std::int64_t>(stack[12]);
+  const auto groups = static_cast<std::int64_t>(stack[21]);
+  const std::vector<std::int64_t> sizes = x.sizes();
+  require(bits >= 1 && bits <= 8, "codes take 1..8 bits, not " + std::to_string(bits));
+  require(sizes.size() == 4, "x has images, channels, rows and columns");
+  require(groups > 0 && sizes[1] > 0 && sizes[1] % groups == 0 && outputs > 0 && outputs % groups == 0,
+          "each group of a convolution has as many inputs and outputs");
+  codes.check(1);
+  const Window window(sizes[2], sizes[3], stack + 13);
+  const Affine affine = codes.of_row(0);
+  const Image image = {x.data<float>(), sizes[0], sizes[1], channels_last};
+  const Plane plane(image, window, groups, affine);
+  const Segments segments = segments_of(window, plane, sizes[1] / groups);
+  Linear call{};
+  call.bits = static_cast<int>(bits), call.outputs = outputs / groups;
+  segments.describe(call);
+  const std::int64_t group_panels = divided_up(call.outputs, kPanel);
+  weight.describe(call, groups * group_panels);
+  const std::int32_t x_zero = affine.zero_point - affine.shift;
+  call.x = plane.codes(), call.x_scales = &affine.scale, call.x_zeros = &x_zero, call.x_step = 0;
+  const std::vector<std::int64_t> y_sizes = {sizes[0], outputs, window.height.outputs(), window.width.outputs()};
+  Tensor y = channels_last ? Tensor::empty_channels_last(y_sizes, float32) : Tensor::empty(y_sizes, float32);
+  const Convolution all = {window, plane, call, sizes[0], groups, group_panels, y.data<float>(), channels_last};
+  convolve(all);
+  if (plane.any_nan()) {
+    spread_nans(all, image);
+  }
+  stack[0] = std::move(y).to_stack();
+}
+
+}  // namespace
+
+std::vector<Operator> convolution_operators() {
+  return {{"conv2d_codes",
+           "conv2d_codes(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor weight_sums, "
+           "Tensor values, Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, "
+           "int outputs, int kernel_height, int kernel_width, int stride_height, int stride_width, int padding_height, "
+           "int padding_width, int dilation_height, int dilation_width, int groups) -> Tensor",
+           conv2d_codes}};
+}
+
+}  // namespace subbyte
