@@ -186,18 +186,19 @@ void conv2d_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
   const PackedArguments weight(&tensors[1]);
   const CodesOfX codes(&tensors[7], stack + 9);
   const auto bits = static_cast<std::int64_t>(stack[11]), outputs = static_cast<std::int64_t>(stack[12]);
-  const auto groups = static_cast<std::int64_t>(stack[21]);
+  const auto channels = static_cast<std::int64_t>(stack[13]), groups = static_cast<std::int64_t>(stack[22]);
   const std::vector<std::int64_t> sizes = x.sizes();
   require(bits >= 1 && bits <= 8, "codes take 1..8 bits, not " + std::to_string(bits));
   require(sizes.size() == 4, "x has images, channels, rows and columns");
-  require(groups > 0 && sizes[1] > 0 && sizes[1] % groups == 0 && outputs > 0 && outputs % groups == 0,
-          "each group of a convolution has as many inputs and outputs");
+  require(groups > 0 && channels > 0 && outputs > 0 && outputs % groups == 0,
+          "each group of a convolution has inputs, and as many outputs as any other");
+  require(sizes[1] % groups == 0 && sizes[1] / groups == channels, "x has other channels than the weight");
   codes.check(1);
-  const Window window(sizes[2], sizes[3], stack + 13);
+  const Window window(sizes[2], sizes[3], stack + 14);
   const Affine affine = codes.of_row(0);
   const Image image = {x.data<float>(), sizes[0], sizes[1], channels_last};
   const Plane plane(image, window, groups, affine);
-  const Segments segments = segments_of(window, plane, sizes[1] / groups);
+  const Segments segments = segments_of(window, plane, channels);
   Linear call{};
   call.bits = static_cast<int>(bits), call.outputs = outputs / groups;
   segments.describe(call);
@@ -221,8 +222,8 @@ std::vector<Operator> convolution_operators() {
   return {{"conv2d_codes",
            "conv2d_codes(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor weight_sums, "
            "Tensor values, Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, "
-           "int outputs, int kernel_height, int kernel_width, int stride_height, int stride_width, int padding_height, "
-           "int padding_width, int dilation_height, int dilation_width, int groups) -> Tensor",
+           "int outputs, int channels, int kernel_height, int kernel_width, int stride_height, int stride_width, "
+           "int padding_height, int padding_width, int dilation_height, int dilation_width, int groups) -> Tensor",
            conv2d_codes}};
 }
 

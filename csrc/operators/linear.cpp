@@ -80,12 +80,11 @@ void linear_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
   const PackedArguments weight(&tensors[1]);
   const CodesOfX codes(&tensors[7], stack + 9);
   const auto bits = static_cast<std::int64_t>(stack[11]), outputs = static_cast<std::int64_t>(stack[12]);
-  const auto group_size = static_cast<std::int64_t>(stack[13]);
+  const auto inputs = static_cast<std::int64_t>(stack[13]), group_size = static_cast<std::int64_t>(stack[14]);
   const std::vector<std::int64_t> sizes = x.sizes();
   require(bits >= 1 && bits <= 8, "codes take 1..8 bits, not " + std::to_string(bits));
-  require(sizes.size() == 2, "x has rows and columns");
-  const std::int64_t inputs = sizes[1];
   require(inputs > 0 && outputs > 0, "a layer has inputs and outputs");
+  require(sizes.size() == 2 && sizes[1] == inputs, "x has rows, each of as many columns as the layer has inputs");
   require(group_size > 0, "a group holds something");
   codes.check(sizes[0]);
   const Segments groups = groups_of(inputs, group_size);
@@ -113,7 +112,7 @@ std::vector<Operator> linear_operators() {
   return {{"linear_codes",
            "linear_codes(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor weight_sums, "
            "Tensor values, Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, "
-           "int outputs, int group_size) -> Tensor",
+           "int outputs, int inputs, int group_size) -> Tensor",
            linear_codes}};
 }
 

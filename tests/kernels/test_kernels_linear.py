@@ -181,10 +181,18 @@ def test_what_does_not_fit_is_refused(kernels: str) -> None:
     case = layer(3, 20, 33, 4, 8)
     weight = LinearWeight.of(*(case[name] for name in ("codes", "scale", "zero_point", "bits", "group_size")))
     x, rest = case["x"], (torch.empty(0), case["x_scale"], case["x_zero_point"], 0, 255)
-    for bad_x in (x.double(), x[0], x[:, :0], x[:, :20], torch.randn(3, 80)):
+    for bad_x in (x.double(), x[0], x[:, :0], x[:, :32], torch.randn(3, 34), torch.randn(3, 80)):
         with pytest.raises(RuntimeError):
             linear_codes(bad_x, weight, *rest)
-    for changes in ({"outputs": 0}, {"outputs": 40}, {"bits": 9}, {"bits": 5}, {"group_size": 0}, {"group_size": 2}):
+    for changes in (
+        {"outputs": 0},
+        {"outputs": 40},
+        {"inputs": 0},
+        {"bits": 9},
+        {"bits": 5},
+        {"group_size": 0},
+        {"group_size": 2},
+    ):
         with pytest.raises(RuntimeError):
             linear_codes(x, replace(weight, **changes), *rest)
     table, zeros = torch.zeros(16, dtype=torch.uint8), weight.zero_point
@@ -221,5 +229,5 @@ def test_it_is_a_well_behaved_operator() -> None:
     case = layer(3, 20, 33, 4, 8)
     weight = LinearWeight.of(*(case[name] for name in ("codes", "scale", "zero_point", "bits", "group_size")))
     parts = (weight.packed, weight.scale, weight.zero_point, weight.sums, weight.values)
-    rest = (torch.empty(0), case["x_scale"], case["x_zero_point"], 0, 255, 4, 20, 8)
+    rest = (torch.empty(0), case["x_scale"], case["x_zero_point"], 0, 255, 4, 20, 33, 8)
     torch.library.opcheck(torch.ops.subbyte.linear_codes.default, (case["x"], *parts, *rest))

@@ -135,7 +135,7 @@ def conv2d_codes(
         RuntimeError: something does not fit.
     """
     parts = (weight.packed, weight.scale, weight.zero_point, weight.sums, weight.values, bias, x_scale, x_zero_point)
-    numbers = (*x_range, weight.bits, weight.shape[0], *window.numbers(), weight.groups)
+    numbers = (*x_range, weight.bits, *weight.shape[:2], *window.numbers(), weight.groups)
     y: Tensor = torch.ops.subbyte.conv2d_codes(x, *parts, *numbers)
     return y
 
@@ -187,12 +187,14 @@ def _conv2d_codes(
     x_high: int,
     bits: int,
     outputs: int,
+    channels: int,
     *geometry: int,
 ) -> Tensor:
     window, groups = _window(geometry), geometry[-1]
-    shape = _check_shapes(x, outputs, groups, window)
+    _check_shapes(x, (outputs, channels), groups, window)
+    shape = (outputs, channels, *window.kernel)
     by_tap = window.dilation[1] > 1
-    segments = _segments(window.kernel, shape[1], by_tap)
+    segments = _segments(window.kernel, channels, by_tap)
     check_codes_of_weight(weight, values, bits, groups * panel_bytes(bits, outputs // groups, segments))
     check_codes_of_x(x_scale, x_zero_point, x_low, x_high, 1)
     parameters = groups * -(-outputs // groups // PANEL) * PANEL
@@ -222,20 +224,22 @@ def _window(numbers: tuple[int, ...]) -> Window:
     return Window(*((numbers[i], numbers[i + 1]) for i in range(0, 8, 2)))
 
 
-def _check_shapes(x: Tensor, outputs: int, groups: int, window: Window) -> tuple[int, int, int, int]:
+def _check_shapes(x: Tensor, sizes: tuple[int, int], groups: int, window: Window) -> None:
+    outputs, channels = sizes
     if x.ndim != 4 or x.dtype != torch.float32:
         raise KernelError("conv2d_codes: x must be float32, of images, channels, rows and columns")
-    if groups <= 0 or x.shape[1] == 0 or x.shape[1] % groups or outputs <= 0 or outputs % groups:
-        raise KernelError("conv2d_codes: each group of a convolution has as many inputs and outputs")
+    if groups <= 0 or channels <= 0 or outputs <= 0 or outputs % groups:
+        raise KernelError("conv2d_codes: each group has inputs, and as many outputs as any other")
+    if x.shape[1] != channels * groups:
+        raise KernelError("conv2d_codes: x has other channels than the weight")
     if min(*window.kernel, *window.stride, *window.dilation) <= 0 or min(window.padding) < 0:
         raise KernelError("conv2d_codes: kernel, stride and dilation are positive, padding is not negative")
     if min(window.output(tuple(x.shape[2:]))) <= 0:
         raise KernelError("conv2d_codes: the kernel is larger than the padded image")
-    return outputs, x.shape[1] // groups, *window.kernel
 
 
 def _shape(x: Tensor, *arguments: int) -> Tensor:
-    outputs, geometry = arguments[11], arguments[12:]
+    outputs, geometry = arguments[11], arguments[13:]
     rows, columns = _window(geometry).output(tuple(x.shape[2:]))
     return x.new_empty(x.shape[0], outputs, rows, columns).to(memory_format=_format(x))
 
@@ -243,8 +247,8 @@ def _shape(x: Tensor, *arguments: int) -> Tensor:
 define(
     "conv2d_codes(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor weight_sums, "
     "Tensor values, Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, "
-    "int outputs, int kernel_height, int kernel_width, int stride_height, int stride_width, int padding_height, "
-    "int padding_width, int dilation_height, int dilation_width, int groups) -> Tensor",
+    "int outputs, int channels, int kernel_height, int kernel_width, int stride_height, int stride_width, "
+    "int padding_height, int padding_width, int dilation_height, int dilation_width, int groups) -> Tensor",
     _conv2d_codes,
     _shape,
 )

@@ -29,9 +29,10 @@ def _linear_codes(
     x_high: int,
     bits: int,
     outputs: int,
+    inputs: int,
     group_size: int,
 ) -> Tensor:
-    _check_layer(x, weight_scale, outputs, group_size)
+    _check_layer(x, weight_scale, outputs, inputs, group_size)
     sizes = group_sizes(x.shape[1], group_size)
     check_codes_of_weight(weight, values, bits, panel_bytes(bits, outputs, sizes))
     check_codes_of_x(x_scale, x_zero_point, x_low, x_high, len(x))
@@ -50,10 +51,12 @@ def _linear_codes(
     return y + bias[:outputs] if bias.numel() else y
 
 
-def _check_layer(x: Tensor, weight_scale: Tensor, outputs: int, group_size: int) -> None:
+def _check_layer(x: Tensor, weight_scale: Tensor, outputs: int, inputs: int, group_size: int) -> None:
     if x.ndim != 2 or x.dtype != torch.float32:
         raise KernelError("linear_codes: x must be float32, of rows and columns")
-    if x.shape[1] == 0 or outputs <= 0:
+    if x.shape[1] != inputs:
+        raise KernelError("linear_codes: x has rows, each of as many columns as the layer has inputs")
+    if inputs <= 0 or outputs <= 0:
         raise KernelError("linear_codes: a layer has inputs and outputs")
     if group_size <= 0 or weight_scale.shape[:2] != (-(-outputs // PANEL), -(-x.shape[1] // group_size)):
         raise KernelError("linear_codes: the weight's scale does not fit x")
@@ -91,6 +94,7 @@ def linear_codes(
         x_high,
         weight.bits,
         weight.outputs,
+        weight.inputs,
         weight.group_size,
     )
     return y
@@ -99,7 +103,7 @@ def linear_codes(
 define(
     "linear_codes(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor weight_sums, "
     "Tensor values, Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, "
-    "int outputs, int group_size) -> Tensor",
+    "int outputs, int inputs, int group_size) -> Tensor",
     _linear_codes,
-    lambda x, *arguments: x.new_empty(x.shape[0], arguments[-2]),
+    lambda x, *arguments: x.new_empty(x.shape[0], arguments[-3]),
 )

@@ -148,7 +148,7 @@ def _kernel(module: Any, op: Op, quantizers: list[InputQuantizer]) -> str:
     if not quantizers:
         return "reference: dequantized weight"
     if isinstance(module, KernelModule) and all(module.runs(module, quantizer) for quantizer in quantizers):
-        return f"{used_isa()}: integers first on packed codes"
+        return f"{used_isa()}: integers first on packed codes{module.kernel_note}"
     if largest_sum(module) is None:
         return "reference: grid values in fp32"
     kind = "fp64" if (largest_sum(module) or 0) >= EXACT_IN_FP32 else "fp32"

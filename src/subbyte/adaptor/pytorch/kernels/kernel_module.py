@@ -1,22 +1,99 @@
 """What the ops that run on kernels have in common."""
 
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from subbyte.adaptor.pytorch import awaited
+from subbyte.adaptor.pytorch.inputs import is_active
+from subbyte.adaptor.pytorch.kernels.grid import Grid
+from subbyte.adaptor.pytorch.kernels.panel_weight import PanelWeight
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted
-from subbyte.adaptor.pytorch.quantizer import InputQuantizer
+from subbyte.adaptor.pytorch.quantizer import DynamicQuantizer, InputQuantizer
+from subbyte.numerics import Affine, as_dtype, scheme_of
+
+EXACT_IN_INT32 = float(1 << 31)
+
+
+@dataclass(frozen=True)
+class CodesOfX:
+    """How an input becomes codes.
+
+    Args:
+        scale: fp32, [1] or [rows].
+        zero_point: int32, likewise.
+        lowest, highest: of the codes.
+    """
+
+    scale: Tensor
+    zero_point: Tensor
+    lowest: int
+    highest: int
 
 
 class KernelModule(ConvertedWeighted):
     """A converted op that runs on packed codes: what modules become by `use_kernels`."""
 
+    weight: PanelWeight
+    kernel_bias: Tensor
+
     @classmethod
     def serves(cls, module: ConvertedWeighted) -> bool:
         """Whether this class runs such an op."""
-        raise NotImplementedError
+        return (
+            cls.fits(module)
+            and 0 not in module.weight.shape
+            and Grid.of(module.weight.spec) is not None
+            and any(cls.runs(module, quantizer) for quantizer in module.input_quantizers)
+        )
+
+    @classmethod
+    @abstractmethod
+    def fits(cls, module: ConvertedWeighted) -> bool:
+        """Whether this is the kind of op that the kernel computes."""
 
     @classmethod
     def runs(cls, module: ConvertedWeighted, quantizer: InputQuantizer | None) -> bool:
         """Whether such an op runs on codes where its input has this quantizer; else it runs as it would without."""
-        raise NotImplementedError
+        if quantizer is None or quantizer.spec.dtype.kind != "integer" or not cls.shares_scale(quantizer):
+            return False
+        grid = Grid.of(module.weight.spec)
+        largest = quantizer.max_grid * module.weight.magnitude / (grid.unit if grid else 1.0)
+        return largest < EXACT_IN_INT32 and isinstance(scheme_of(quantizer.spec), Affine)
 
+    @classmethod
+    def shares_scale(cls, quantizer: InputQuantizer) -> bool:
+        """Whether the kernel can tell which scale an input value has."""
+        return quantizer.spec.granularity.kind == "per_tensor"
+
+    @abstractmethod
     def lay_out(self) -> None:
         """Bring the weight into the order that the kernels read; called once, on a module that just became one."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def on_codes(self, x: Tensor, codes: CodesOfX) -> Tensor:
+        """The result (fp32) of an input (fp32)."""
+
+    def compute(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
+        if quantizer is None or not self.runs(self, quantizer) or not is_active(quantizer, x):
+            return super().compute(x, quantizer, *extra)
+        if self.awaits_norm:
+            awaited.expect(self.input_quantizers.run, self.op_name)
+        real = x.float()
+        params = quantizer.params_for(real) if isinstance(quantizer, DynamicQuantizer) else quantizer.params
+        assert params.zero_point is not None
+        scale, zero_point = params.scale.float().reshape(-1), params.zero_point.reshape(-1)
+        y = self.on_codes(real, CodesOfX(scale, zero_point, quantizer.spec.qmin, quantizer.spec.qmax))
+        return as_dtype(y, x.dtype)
+
+    def keep_bias(self, bias: Tensor) -> None:
+        """Hold the bias as the kernels take it; it is part of no checkpoint."""
+        nn.Module.register_buffer(self, "kernel_bias", bias, persistent=False)  # type: ignore[arg-type]
+
+    @property
+    def kernel_note(self) -> str:
+        """What the summary says beside the name of the kernel."""
+        grid = Grid.of(self.weight.spec)
+        return "" if grid is None or grid.is_exact else "; values rounded to 8 bits"

@@ -1,42 +1,53 @@
 """A packed weight in the order that the kernels read."""
 
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
+from subbyte.kernels.convolution import ConvolutionWeight
 from subbyte.kernels.linear_weight import LinearWeight
 from subbyte.numerics import pack
 
-PARTS = ("packed", "scale", "zero_point", "sums", "values")
+LaidOut = LinearWeight | ConvolutionWeight
 
 
 class PanelWeight(PackedWeight):
     """A packed weight laid out for the kernels; codes in the order of a checkpoint are made when asked for."""
 
-    layout: tuple[int, int, int, int]
+    plan: Any  # a laid out weight without its tensors, which are buffers
+    lowest_code: int
     is_transposed: bool
 
     @classmethod
-    def take(cls, weight: PackedWeight, laid_out: LinearWeight, *, is_transposed: bool) -> None:
-        """Make a packed weight one of these."""
+    def take(cls, weight: PackedWeight, laid_out: LaidOut, lowest_code: int, *, is_transposed: bool = False) -> None:
+        """Make a packed weight one of these.
+
+        Args:
+            weight: as it was.
+            laid_out: the same for the kernels, its codes counted from `lowest_code`.
+            lowest_code: of the data type.
+            is_transposed: whether the weight is [inputs, outputs].
+        """
         del weight.packed
         weight.__class__ = cls
-        for name in PARTS:
-            weight.register_buffer(f"panel_{name}", getattr(laid_out, name), persistent=False)
-        vars(weight)["layout"] = (laid_out.bits, laid_out.outputs, laid_out.inputs, laid_out.group_size)
+        tensors = {name: value for name, value in vars(laid_out).items() if isinstance(value, Tensor)}
+        for name, tensor in tensors.items():
+            weight.register_buffer(f"panel_{name}", tensor, persistent=False)
+        vars(weight)["plan"] = replace(laid_out, **dict.fromkeys(tensors, None))  # type: ignore[arg-type]
+        vars(weight)["lowest_code"] = lowest_code
         vars(weight)["is_transposed"] = is_transposed
 
     @property
-    def laid_out(self) -> LinearWeight:
-        parts: dict[str, Any] = {name: self._buffers[f"panel_{name}"] for name in PARTS}
-        bits, outputs, inputs, group_size = self.layout
-        return LinearWeight(**parts, bits=bits, outputs=outputs, inputs=inputs, group_size=group_size)
+    def laid_out(self) -> Any:
+        buffers = {field.name: self._buffers.get(f"panel_{field.name}") for field in fields(self.plan)}
+        return replace(self.plan, **{name: tensor for name, tensor in buffers.items() if tensor is not None})
 
     @property
     def packed(self) -> Tensor:  # type: ignore[override]
-        codes = self.laid_out.codes().to(torch.int16) + self.spec.dtype.qmin
+        codes = self.laid_out.codes().to(torch.int16) + self.lowest_code
         return pack(codes.T if self.is_transposed else codes, self.spec.dtype.bits)
 
     @property

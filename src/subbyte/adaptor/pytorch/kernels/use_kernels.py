@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from subbyte.adaptor.pytorch.kernels.convolution import KernelConvolution
 from subbyte.adaptor.pytorch.kernels.kernel_module import KernelModule
 from subbyte.adaptor.pytorch.kernels.linear import KernelLinear
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted
@@ -11,7 +12,7 @@ from subbyte.adaptor.pytorch.swap import swap
 from subbyte.errors import ModelError
 
 # The first that serves an op runs it.
-KINDS: tuple[type[KernelModule], ...] = (KernelLinear,)
+KINDS: tuple[type[KernelModule], ...] = (KernelLinear, KernelConvolution)
 
 
 def use_kernels(model: nn.Module) -> nn.Module:

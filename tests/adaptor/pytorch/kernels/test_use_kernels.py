@@ -22,7 +22,8 @@ def network() -> nn.Sequential:
 
 
 ON_CODES = ["w8a8", "w4a8", "w3a4", "w2a8:dynamic", "w4a8:g5", "w4a8:dynamic:g32", "wint4auint4", "w5a7", "wuint3a8"]
-ELSEWHERE = ["w1a8", "wnf4a8", "wternarya8", "w4", "w2:g8"]
+ON_CODES += ["w1a8", "wternarya8:g8", "wternarya4", "wfp4_e2m1a8"]
+ELSEWHERE = ["w4", "w2:g8", "w4anf4"]
 
 
 @pytest.mark.parametrize("config", [*ON_CODES, *ELSEWHERE])
@@ -49,11 +50,23 @@ def test_the_output_stays_what_it_was_bit_for_bit(config: str, isa: str, tmp_pat
         assert torch.equal(subbyte.load(tmp_path / "model.safetensors", model)(X), want)
 
 
+@pytest.mark.parametrize("config", ["wnf4a8", "wnf4a8:dynamic:g8"])
+def test_a_codebook_that_is_no_multiple_of_a_step_is_rounded_to_one(config: str) -> None:
+    converted = subbyte.quantize(nn.Sequential(nn.Linear(37, 50)), config, X)
+    with torch.no_grad():
+        want, scale = converted(X), subbyte.weights(converted)["0"].scale.max()
+        got = subbyte.use_kernels(converted)(X)
+    # Each weight moves by at most half a step of 1/127 of the largest value; activations by none.
+    assert bool(((got - want).abs() <= X.abs().sum(1, keepdim=True) * scale / 254 * 1.01).all())
+    assert not torch.equal(got, want)
+    assert "values rounded to 8 bits" in subbyte.summary(converted).rows[0]["kernel"]
+
+
 def test_no_float_copy_and_no_second_copy_of_the_codes() -> None:
     model = nn.Sequential(nn.Linear(512, 512, bias=False))
     converted = subbyte.use_kernels(subbyte.quantize(model, "w4a8", seeded((4, 512))))
     held = sum(buffer.nbytes for buffer in converted.buffers()) + sum(p.nbytes for p in converted.parameters())
-    assert held < 512 * 512 / 2 + 512 * 4 * 5
+    assert held < 512 * 512 / 2 + 512 * 4 * 5 + 16
     assert torch.equal(subbyte.weights(converted)["0"].codes, subbyte.weights(converted)["0"].codes)
 
 
