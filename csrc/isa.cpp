@@ -103,17 +103,20 @@ std::vector<Isa> list(const Names& features) {
                       .with("packing", &Kernels::packing, &reference_packing)
                       .with("quantize", &Kernels::quantize, &reference_quantize)
                       .with("linear", &Kernels::linear, &reference_linear)
+                      .with("float_linear", &Kernels::float_linear, &reference_float_linear)
                       .done());
 #ifdef SUBBYTE_X86
   found.push_back(SetOfKernels("avx2", "avx2 bmi2 fma", features, &found.back())
                       .with("packing", &Kernels::packing, &avx2_packing)
                       .with("quantize", &Kernels::quantize, &avx2_quantize)
                       .with("linear", &Kernels::linear, &avx2_linear)
+                      .with("float_linear", &Kernels::float_linear, &avx2_float_linear)
                       .done());
   found.push_back(SetOfKernels("avx512", "avx512f avx512bw avx512vl avx512dq", features, &found.back())
                       .with("packing", &Kernels::packing, &avx512_packing, "avx512_vbmi")
                       .with("quantize", &Kernels::quantize, &avx512_quantize)
                       .with("linear", &Kernels::linear, &avx512_linear, "avx512_vnni")
+                      .with("float_linear", &Kernels::float_linear, &avx512_float_linear)
                       .done());
 #endif
 #ifdef SUBBYTE_ARM

@@ -29,5 +29,6 @@ bool packing_agrees(const subbyte::Kernels& kernels, Random& random);
 bool signs_agree(const subbyte::Kernels& kernels, Random& random);
 bool quantizing_agrees(const subbyte::Kernels& kernels, Random& random);
 bool linear_agrees(const subbyte::Kernels& kernels, Random& random);
+bool float_linear_agrees(const subbyte::Kernels& kernels, Random& random);
 
 }  // namespace conformance

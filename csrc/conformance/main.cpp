@@ -20,7 +20,8 @@ const struct {
 } kAgreements[] = {{"packing", conformance::packing_agrees},
                    {"signs", conformance::signs_agree},
                    {"quantize", conformance::quantizing_agrees},
-                   {"linear", conformance::linear_agrees}};
+                   {"linear", conformance::linear_agrees},
+                   {"float_linear", conformance::float_linear_agrees}};
 
 }  // namespace
 

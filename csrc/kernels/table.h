@@ -5,6 +5,7 @@
 // flags, could be the copy that the linker keeps for every CPU.
 #pragma once
 
+#include "float_linear.h"
 #include "linear.h"
 #include "packing.h"
 #include "quantize.h"
@@ -15,6 +16,7 @@ struct Kernels {
   const PackingKernels* packing;
   const QuantizeKernels* quantize;
   const LinearKernels* linear;
+  const FloatLinearKernels* float_linear;
 };
 
 }  // namespace subbyte

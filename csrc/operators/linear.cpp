@@ -15,20 +15,6 @@ namespace {
 
 constexpr std::int64_t kGrain = 1 << 13;  // floats that one thread quantizes at least
 
-// The groups of a layer, as segments.
-Segments groups_of(std::int64_t inputs, std::int64_t group_size) {
-  Segments all;
-  std::int64_t offset = 0;
-  for (std::int64_t first = 0; first < inputs; first += group_size) {
-    const std::int64_t size = inputs - first < group_size ? inputs - first : group_size;
-    const std::int64_t steps = divided_up(size, kStep), group = static_cast<std::int64_t>(all.group_sizes.size());
-    all.add({steps, offset, group, true, true});
-    all.group_sizes.push_back(size);
-    offset += steps * kStep;
-  }
-  return all;
-}
-
 // Rows that lie a multiple of 1 KiB apart would share few places of a cache.
 std::int64_t row_stride(std::int64_t bytes) {
   const std::int64_t lines = divided_up(bytes, 64);

@@ -8,15 +8,6 @@
 #include "require.h"
 
 namespace subbyte {
-namespace {
-
-// Multiplications that one thread takes at least.
-constexpr std::int64_t kGrain = 1 << 19;
-// The pieces of a call. With few rows the weight is a stream, else four panels at once are worth unpacking.
-constexpr std::int64_t kFewRows = 4, kRowsOfPiece = 96, kPanelsOfPiece = 4;
-
-}  // namespace
-
 std::vector<Tensor> tensors_of(const StackValue* stack, int count) {
   std::vector<Tensor> tensors;
   tensors.reserve(static_cast<std::size_t>(count));
@@ -52,6 +43,20 @@ void Segments::describe(Linear& call) const {
   call.group_sizes = group_sizes.data();
   call.groups = static_cast<std::int64_t>(group_sizes.size());
   call.panel_bytes = blocks * block_bytes(call.bits);
+}
+
+// The groups of a layer, as segments.
+Segments groups_of(std::int64_t inputs, std::int64_t group_size) {
+  Segments all;
+  std::int64_t offset = 0;
+  for (std::int64_t first = 0; first < inputs; first += group_size) {
+    const std::int64_t size = inputs - first < group_size ? inputs - first : group_size;
+    const std::int64_t steps = divided_up(size, kStep), group = static_cast<std::int64_t>(all.group_sizes.size());
+    all.add({steps, offset, group, true, true});
+    all.group_sizes.push_back(size);
+    offset += steps * kStep;
+  }
+  return all;
 }
 
 PackedArguments::PackedArguments(Tensor* first)
@@ -107,19 +112,11 @@ Affine CodesOfX::of_row(std::int64_t row) const {
 
 void multiply(const Linear& call) {
   const LinearKernels& kernels = *chosen_isa().kernels.linear;
-  const std::int64_t panels = divided_up(call.outputs, kPanel);
-  const std::int64_t at_once = call.rows <= kFewRows ? 1 : kPanelsOfPiece;
-  const std::int64_t row_pieces = divided_up(call.rows, kRowsOfPiece), panel_pieces = divided_up(panels, at_once);
-  const std::int64_t rows = row_pieces == 0 ? 0 : divided_up(call.rows, row_pieces);
-  const std::int64_t steps = call.panel_bytes / block_bytes(call.bits) * kBlockSteps;
-  const std::int64_t work = 1 + rows * steps * kStep * kPanel * at_once;
-  in_parallel(row_pieces * panel_pieces, divided_up(kGrain, work), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t piece = begin; piece < end; ++piece) {
-      const std::int64_t row = piece % row_pieces * rows, panel = piece / row_pieces * at_once;
-      kernels.linear(call, row, row + rows < call.rows ? row + rows : call.rows, panel,
-                     panel + at_once < panels ? panel + at_once : panels);
-    }
-  });
+  const std::int64_t inputs = call.panel_bytes / block_bytes(call.bits) * kBlockSteps * kStep;
+  const auto work = [&](std::int64_t row, std::int64_t end_row, std::int64_t panel, std::int64_t end_panel) {
+    kernels.linear(call, row, end_row, panel, end_panel);
+  };
+  in_pieces(call.rows, call.outputs, inputs, work);
 }
 
 }  // namespace subbyte

@@ -8,6 +8,7 @@
 #include "../kernels/linear.h"
 #include "../kernels/quantize.h"
 #include "../torch/tensor.h"
+#include "parallel.h"
 
 namespace subbyte {
 
@@ -30,6 +31,9 @@ struct Segments {
   void add(const Segment& segment);
   void describe(Linear& call) const;
 };
+
+// The groups of a linear layer.
+Segments groups_of(std::int64_t inputs, std::int64_t group_size);
 
 // The tensors (weight, weight_scale, weight_zero_point, weight_sums, values, bias) of an operator.
 class PackedArguments {
@@ -56,6 +60,24 @@ class CodesOfX {
   Tensor scale_, zero_point_;
   std::int64_t low_, high_;
 };
+
+// Runs `work(row, end_row, panel, end_panel)` over pieces of a product with `inputs` inputs. With few rows the weight is a
+// stream, else four panels at once are worth unpacking.
+template <typename Work>
+void in_pieces(std::int64_t rows, std::int64_t outputs, std::int64_t inputs, const Work& work) {
+  constexpr std::int64_t grain = 1 << 19;  // multiplications that one thread takes at least
+  constexpr std::int64_t few_rows = 4, rows_of_piece = 96, panels_of_piece = 4;
+  const std::int64_t panels = divided_up(outputs, kPanel), at_once = rows <= few_rows ? 1 : panels_of_piece;
+  const std::int64_t row_pieces = divided_up(rows, rows_of_piece), panel_pieces = divided_up(panels, at_once);
+  const std::int64_t height = row_pieces == 0 ? 0 : divided_up(rows, row_pieces);
+  const std::int64_t multiplications = 1 + height * inputs * kPanel * at_once;
+  in_parallel(row_pieces * panel_pieces, divided_up(grain, multiplications), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t piece = begin; piece < end; ++piece) {
+      const std::int64_t row = piece % row_pieces * height, panel = piece / row_pieces * at_once;
+      work(row, row + height < rows ? row + height : rows, panel, panel + at_once < panels ? panel + at_once : panels);
+    }
+  });
+}
 
 // Computes all rows and panels.
 void multiply(const Linear& call);

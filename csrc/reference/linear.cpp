@@ -1,24 +1,10 @@
 // Linear layers in plain C++.
 #include "../kernels/linear.h"
 
+#include "code.h"
+
 namespace subbyte {
 namespace {
-
-// One code of a block.
-uint8_t code_of(const uint8_t* block, int bits, int step, int i) {
-  uint8_t code = 0;
-  for (int width = 8, shift = 0; width > 0; width /= 2) {
-    if ((bits & width) == 0) {
-      continue;
-    }
-    const int in_word = 8 / width;
-    const int part = block[64 * (step / in_word) + i] >> (step % in_word * width) & ((1 << width) - 1);
-    code = static_cast<uint8_t>(code | part << shift);
-    shift += width;
-    block += 64 * width;
-  }
-  return code;
-}
 
 // The exact sums of one group of 16 outputs, scaled and added to y.
 void add_group(const Linear& call, const uint32_t* total, int64_t m, int64_t panel, int64_t group, float* y) {

@@ -6,8 +6,8 @@ from torch import Tensor
 from subbyte.errors import KernelError
 
 
-def check_codes_of_weight(weight: Tensor, values: Tensor, bits: int, size: int) -> None:
-    """The packed weight takes `size` bytes; a table of values is 16 bytes.
+def check_packed(weight: Tensor, bits: int, size: int) -> None:
+    """The packed weight takes `size` bytes, its codes 1 to 8 bits.
 
     Raises:
         KernelError: not so.
@@ -16,6 +16,15 @@ def check_codes_of_weight(weight: Tensor, values: Tensor, bits: int, size: int) 
         raise KernelError(f"codes take 1..8 bits, not {bits}")
     if weight.dtype != torch.uint8 or weight.shape != (size,):
         raise KernelError(f"the packed weight takes {size} bytes, uint8")
+
+
+def check_codes_of_weight(weight: Tensor, values: Tensor, bits: int, size: int) -> None:
+    """The packed weight takes `size` bytes; a table of values is 16 bytes.
+
+    Raises:
+        KernelError: not so.
+    """
+    check_packed(weight, bits, size)
     if values.numel() not in (0, 16) or values.dtype != torch.uint8 or (values.numel() and bits > 4):
         raise KernelError("a table of values is 16 bytes, for codes of at most 4 bits")
 

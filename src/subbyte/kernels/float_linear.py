@@ -1,0 +1,154 @@
+"""linear_float: a linear layer on packed weight codes and float inputs.
+
+`y[m, n] = sum over groups g of scale[n, g] * (sum over k in g of x[m, k] * (values[code[n, k]] - zero_point[n, g]))
+(+ bias[n])`, in fp32. The native kernels add inputs in order by fused multiply-adds, so that every instruction set gives
+the same. Against exact arithmetic an output is off by at most `(K + groups + 2) * 2^-24 * sum |x w|` (K inputs).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from subbyte.errors import KernelError
+from subbyte.kernels.checks import check_packed
+from subbyte.kernels.linear_weight import group_sizes
+from subbyte.kernels.operator import define
+from subbyte.kernels.panels import PANEL, by_panel, from_panels, panel_bytes, to_panels
+
+LARGEST_TABLE_BITS = 4
+
+
+@dataclass(frozen=True)
+class FloatLinearWeight:
+    """A weight laid out in panels.
+
+    Args:
+        packed: uint8, one axis: the codes, in the order of `panels`.
+        scale: fp32 [panels, groups, 16].
+        zero_point: fp32, the same shape, what is taken from the values; or empty: nothing.
+        values: fp32 [16] for codes of at most 4 bits, entry i that of code i % 2^bits; for wider codes, which stand for
+            themselves, empty.
+        bits: of a code.
+        outputs, inputs: the weight's shape.
+        group_size: inputs that share a scale.
+    """
+
+    packed: Tensor
+    scale: Tensor
+    zero_point: Tensor
+    values: Tensor
+    bits: int
+    outputs: int
+    inputs: int
+    group_size: int
+
+    @classmethod
+    def of(
+        cls,
+        codes: Tensor,
+        scale: Tensor,
+        zero_point: Tensor,
+        bits: int,
+        group_size: int,
+        values: Tensor | None = None,
+    ) -> "FloatLinearWeight":
+        """Lay a weight out.
+
+        Args:
+            codes: uint8 [outputs, inputs], unsigned.
+            scale: fp32 [outputs, groups].
+            zero_point: [outputs, groups], in the domain of the values.
+            bits: of a code.
+            group_size: inputs that share a scale; the last group may be shorter.
+            values: fp32, what each code stands for, for codes of at most 4 bits; None: the code itself.
+
+        Raises:
+            KernelError: the shapes do not fit each other, or a code takes more bits.
+        """
+        outputs, inputs = codes.shape
+        sizes = group_sizes(inputs, group_size)
+        if scale.shape != (outputs, len(sizes)) or zero_point.shape != (outputs, len(sizes)):
+            raise KernelError(f"a weight of shape {tuple(codes.shape)} takes scales of shape {(outputs, len(sizes))}")
+        if values is not None and (bits > LARGEST_TABLE_BITS or len(values) > 1 << bits):
+            raise KernelError("a table of values is for codes of at most 4 bits")
+        packed, table, zeros = to_panels(codes, bits, sizes), torch.empty(0), by_panel(zero_point.float())
+        if bits <= LARGEST_TABLE_BITS:
+            entries = torch.arange(1 << bits).float() if values is None else values.float()
+            one_zero = zero_point.reshape(-1)[0].float()
+            if bool((zero_point == one_zero).all()):
+                entries, zeros = entries - one_zero, torch.empty(0)
+            table = torch.nn.functional.pad(entries, (0, (1 << bits) - len(entries))).repeat(16 >> bits)
+        return cls(packed, by_panel(scale.float()), zeros, table, bits, outputs, inputs, group_size)
+
+    def codes(self) -> Tensor:
+        """The codes: uint8 [outputs, inputs]."""
+        return from_panels(self.packed, self.bits, self.outputs, group_sizes(self.inputs, self.group_size))
+
+
+def linear_float(x: Tensor, weight: FloatLinearWeight, bias: Tensor) -> Tensor:
+    """Multiply rows of floats with a weight.
+
+    Args:
+        x: fp32 [rows, inputs].
+        weight: laid out.
+        bias: fp32 [outputs filled up to whole panels], or empty.
+
+    Returns:
+        fp32 [rows, outputs].
+
+    Raises:
+        RuntimeError: something does not fit.
+    """
+    parts = (weight.packed, weight.scale, weight.zero_point, weight.values, bias)
+    numbers = (weight.bits, weight.outputs, weight.inputs, weight.group_size)
+    y: Tensor = torch.ops.subbyte.linear_float(x, *parts, *numbers)
+    return y
+
+
+def _linear_float(
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    weight_zero_point: Tensor,
+    values: Tensor,
+    bias: Tensor,
+    bits: int,
+    outputs: int,
+    inputs: int,
+    group_size: int,
+) -> Tensor:
+    if x.ndim != 2 or x.dtype != torch.float32 or x.shape[1] != inputs:
+        raise KernelError("linear_float: x must be float32, of rows and as many columns as the layer has inputs")
+    if inputs <= 0 or outputs <= 0 or group_size <= 0:
+        raise KernelError("linear_float: a layer has inputs, outputs and groups that hold something")
+    sizes = group_sizes(inputs, group_size)
+    check_packed(weight, bits, panel_bytes(bits, outputs, sizes))
+    panels = -(-outputs // PANEL)
+    parameters = panels * len(sizes) * PANEL
+    if weight_scale.numel() != parameters or weight_zero_point.numel() not in (0, parameters):
+        raise KernelError(f"linear_float: the weight's scale and zero point take {parameters} elements")
+    if values.numel() != (16 if bits <= LARGEST_TABLE_BITS else 0) or bias.numel() not in (0, panels * PANEL):
+        raise KernelError("linear_float: the table of values or the bias does not fit")
+    if any(part.dtype != torch.float32 for part in (weight_scale, weight_zero_point, values, bias)):
+        raise KernelError("linear_float: scale, zero point, values and bias must be float32")
+    codes = from_panels(weight, bits, outputs, sizes)
+    numbers = values[codes.int()] if values.numel() else codes.float()
+    by_output = (_by_output(part, outputs, len(sizes)) for part in (weight_scale, weight_zero_point))
+    scale, zero_point = (part.repeat_interleave(group_size, 1)[:, :inputs] for part in by_output)
+    return torch.nn.functional.linear(x, (numbers - zero_point) * scale, bias[:outputs] if bias.numel() else None)
+
+
+def _by_output(x: Tensor, outputs: int, groups: int) -> Tensor:
+    """What `by_panel` made, as [outputs, groups]; of nothing, zeros."""
+    if x.numel() == 0:
+        return x.new_zeros(outputs, groups)
+    return x.view(-1, groups, PANEL).transpose(1, 2).reshape(-1, groups)[:outputs]
+
+
+define(
+    "linear_float(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor values, Tensor bias, "
+    "int bits, int outputs, int inputs, int group_size) -> Tensor",
+    _linear_float,
+    lambda x, *arguments: x.new_empty(x.shape[0], arguments[-3]),
+)
