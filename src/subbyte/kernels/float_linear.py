@@ -1,8 +1,8 @@
 """linear_float: a linear layer on packed weight codes and float inputs.
 
 `y[m, n] = sum over groups g of scale[n, g] * (sum over k in g of x[m, k] * (values[code[n, k]] - zero_point[n, g]))
-(+ bias[n])`, in fp32. The native kernels add inputs in order by fused multiply-adds, so that every instruction set gives
-the same. Against exact arithmetic an output is off by at most `(K + groups + 2) * 2^-24 * sum |x w|` (K inputs).
+(+ bias[n])`, in fp32. The native kernels add inputs in order by fused multiply-adds, so that every instruction set
+gives the same. Against exact arithmetic an output is off by at most `(K + groups + 2) * 2^-24 * sum |x w|` (K inputs).
 """
 
 from dataclasses import dataclass

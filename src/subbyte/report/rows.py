@@ -1,5 +1,6 @@
 """One row for each op: what it was asked to be, what it is, and what that costs."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -18,7 +19,6 @@ from subbyte.adaptor.pytorch.quantized_module import (
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.adaptor.pytorch.state import QuantizationState, state_of
 from subbyte.adaptor.pytorch.weight import WeightQuantizer
-from subbyte.kernels import used_isa
 from subbyte.numerics import EXACT_IN_FP32, packed_size
 from subbyte.spec import OpConfig, TensorSpec
 
@@ -145,10 +145,11 @@ def _kernel(module: Any, op: Op, quantizers: list[InputQuantizer]) -> str:
         if not quantizers:
             return "float"
         return "reference: integers first" if op.role == "matmul" else "reference: float on quantized input"
+    inputs: Sequence[InputQuantizer | None] = quantizers or [None]
+    if isinstance(module, KernelModule) and all(module.runs(module, quantizer) for quantizer in inputs):
+        return module.kernel
     if not quantizers:
         return "reference: dequantized weight"
-    if isinstance(module, KernelModule) and all(module.runs(module, quantizer) for quantizer in quantizers):
-        return f"{used_isa()}: integers first on packed codes{module.kernel_note}"
     if largest_sum(module) is None:
         return "reference: grid values in fp32"
     kind = "fp64" if (largest_sum(module) or 0) >= EXACT_IN_FP32 else "fp32"

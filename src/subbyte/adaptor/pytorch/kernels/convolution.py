@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from subbyte.adaptor.pytorch.kernels.grid import Grid
-from subbyte.adaptor.pytorch.kernels.kernel_module import CodesOfX, KernelModule
+from subbyte.adaptor.pytorch.kernels.kernel_module import CodesOfX, IntegerKernelModule
 from subbyte.adaptor.pytorch.kernels.panel_weight import PanelWeight
 from subbyte.adaptor.pytorch.modules.convolution import ConvolutionHandler
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted
@@ -18,7 +18,7 @@ from subbyte.kernels.convolution import ConvolutionWeight, Window, bias_by_panel
 FEWEST_CHANNELS = 8
 
 
-class KernelConvolution(KernelModule):
+class KernelConvolution(IntegerKernelModule):
     """A converted Conv1d or Conv2d that runs on packed codes; of one dimension it is an image of one row."""
 
     groups: int

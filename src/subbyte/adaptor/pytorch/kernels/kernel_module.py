@@ -12,6 +12,7 @@ from subbyte.adaptor.pytorch.kernels.grid import Grid
 from subbyte.adaptor.pytorch.kernels.panel_weight import PanelWeight
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted
 from subbyte.adaptor.pytorch.quantizer import DynamicQuantizer, InputQuantizer
+from subbyte.kernels import used_isa
 from subbyte.numerics import Affine, as_dtype, scheme_of
 
 EXACT_IN_INT32 = float(1 << 31)
@@ -40,8 +41,34 @@ class KernelModule(ConvertedWeighted):
     kernel_bias: Tensor
 
     @classmethod
+    @abstractmethod
     def serves(cls, module: ConvertedWeighted) -> bool:
         """Whether this class runs such an op."""
+
+    @abstractmethod
+    def lay_out(self) -> None:
+        """Bring the weight into the order that the kernels read; called once, on a module that just became one."""
+
+    @classmethod
+    @abstractmethod
+    def runs(cls, module: ConvertedWeighted, quantizer: InputQuantizer | None) -> bool:
+        """Whether such an op runs on a kernel where its input has this quantizer; else it runs as it would without."""
+
+    @property
+    @abstractmethod
+    def kernel(self) -> str:
+        """What the summary calls it."""
+
+    def keep_bias(self, bias: Tensor) -> None:
+        """Hold the bias as the kernels take it; it is part of no checkpoint."""
+        nn.Module.register_buffer(self, "kernel_bias", bias, persistent=False)  # type: ignore[arg-type]
+
+
+class IntegerKernelModule(KernelModule):
+    """A converted op that runs on packed codes and a quantized input: integers first."""
+
+    @classmethod
+    def serves(cls, module: ConvertedWeighted) -> bool:
         return (
             cls.fits(module)
             and 0 not in module.weight.shape
@@ -56,7 +83,6 @@ class KernelModule(ConvertedWeighted):
 
     @classmethod
     def runs(cls, module: ConvertedWeighted, quantizer: InputQuantizer | None) -> bool:
-        """Whether such an op runs on codes where its input has this quantizer; else it runs as it would without."""
         if quantizer is None or quantizer.spec.dtype.kind != "integer" or not cls.shares_scale(quantizer):
             return False
         grid = Grid.of(module.weight.spec)
@@ -67,10 +93,6 @@ class KernelModule(ConvertedWeighted):
     def shares_scale(cls, quantizer: InputQuantizer) -> bool:
         """Whether the kernel can tell which scale an input value has."""
         return quantizer.spec.granularity.kind == "per_tensor"
-
-    @abstractmethod
-    def lay_out(self) -> None:
-        """Bring the weight into the order that the kernels read; called once, on a module that just became one."""
 
     @abstractmethod
     def on_codes(self, x: Tensor, codes: CodesOfX) -> Tensor:
@@ -88,12 +110,8 @@ class KernelModule(ConvertedWeighted):
         y = self.on_codes(real, CodesOfX(scale, zero_point, quantizer.spec.qmin, quantizer.spec.qmax))
         return as_dtype(y, x.dtype)
 
-    def keep_bias(self, bias: Tensor) -> None:
-        """Hold the bias as the kernels take it; it is part of no checkpoint."""
-        nn.Module.register_buffer(self, "kernel_bias", bias, persistent=False)  # type: ignore[arg-type]
-
     @property
-    def kernel_note(self) -> str:
-        """What the summary says beside the name of the kernel."""
+    def kernel(self) -> str:
         grid = Grid.of(self.weight.spec)
-        return "" if grid is None or grid.is_exact else "; values rounded to 8 bits"
+        rounded = "" if grid is None or grid.is_exact else "; values rounded to 8 bits"
+        return f"{used_isa()}: integers first on packed codes{rounded}"

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
 from subbyte.kernels.convolution import ConvolutionWeight
+from subbyte.kernels.float_linear import FloatLinearWeight
 from subbyte.kernels.linear_weight import LinearWeight
-from subbyte.numerics import pack
+from subbyte.kernels.packing import pack_codes
 
-LaidOut = LinearWeight | ConvolutionWeight
+LaidOut = LinearWeight | FloatLinearWeight | ConvolutionWeight
 
 
 class PanelWeight(PackedWeight):
@@ -47,8 +48,8 @@ class PanelWeight(PackedWeight):
 
     @property
     def packed(self) -> Tensor:  # type: ignore[override]
-        codes = self.laid_out.codes().to(torch.int16) + self.lowest_code
-        return pack(codes.T if self.is_transposed else codes, self.spec.dtype.bits)
+        codes = (self.laid_out.codes().to(torch.int16) + self.lowest_code).to(torch.int8)
+        return pack_codes(codes.T if self.is_transposed else codes, self.spec.dtype.bits)
 
     @property
     def device(self) -> torch.device:

@@ -3,6 +3,7 @@
 from torch import nn
 
 from subbyte.adaptor.pytorch.kernels.convolution import KernelConvolution
+from subbyte.adaptor.pytorch.kernels.float_linear import KernelFloatLinear
 from subbyte.adaptor.pytorch.kernels.kernel_module import KernelModule
 from subbyte.adaptor.pytorch.kernels.linear import KernelLinear
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted
@@ -12,13 +13,15 @@ from subbyte.adaptor.pytorch.swap import swap
 from subbyte.errors import ModelError
 
 # The first that serves an op runs it.
-KINDS: tuple[type[KernelModule], ...] = (KernelLinear, KernelConvolution)
+KINDS: tuple[type[KernelModule], ...] = (KernelLinear, KernelConvolution, KernelFloatLinear)
 
 
 def use_kernels(model: nn.Module) -> nn.Module:
     """The same converted model, its ops run on packed codes where there is a kernel for them.
 
-    Outputs stay what they were, bit for bit. What has no kernel runs as before; `subbyte.summary` shows which.
+    Outputs stay what they were, bit for bit, where inputs are quantized and the values of the weight's type are whole
+    numbers or multiples of a power of two. Other codebooks (nf4) are rounded to 8 bits where inputs are quantized;
+    float inputs meet weights in fp32. What has no kernel runs as before; `subbyte.summary` shows which.
 
     Returns:
         the model itself.

@@ -1,0 +1,170 @@
+"""linear_float: every instruction set alike and within its bound of float64, and what it refuses."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from subbyte.errors import KernelError
+from subbyte.kernels import float_linear as in_torch
+from subbyte.kernels import isas, use_isa
+from subbyte.kernels.float_linear import FloatLinearWeight, linear_float
+from subbyte.kernels.panels import PANEL
+
+AVAILABLE = [isa.name for isa in isas() if isa.available]
+
+
+@pytest.fixture(params=[*AVAILABLE, "torch"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """One instruction set after another; at last PyTorch alone."""
+    if request.param == "torch":
+        monkeypatch.setattr(torch.ops.subbyte, "linear_float", in_torch._linear_float)
+        yield request.param
+        return
+    use_isa(request.param)
+    yield request.param
+    use_isa("")
+
+
+def layer(
+    rows: int = 3,
+    outputs: int = 20,
+    inputs: int = 33,
+    bits: int = 4,
+    group_size: int = 8,
+    *,
+    kind: str = "",
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Arguments of one call drawn at random; kind: `table`, `zeros` for each group, or one zero."""
+    random = torch.Generator().manual_seed(seed)
+    groups = -(-inputs // group_size)
+    values = torch.randn(1 << bits, generator=random) if kind == "table" else None
+    zero_point = torch.full((outputs, groups), 1 << (bits - 1))
+    if kind == "zeros":
+        zero_point = torch.randint(0, 1 << bits, (outputs, groups), generator=random)
+    return {
+        "x": torch.randn(rows, inputs, generator=random) * 3,
+        "codes": torch.randint(0, 1 << bits, (outputs, inputs), generator=random, dtype=torch.uint8),
+        "scale": torch.rand(outputs, groups, generator=random) + 0.1,
+        "zero_point": zero_point,
+        "bits": bits,
+        "group_size": group_size,
+        "values": values,
+        "bias": torch.randn(outputs, generator=random),
+    }
+
+
+def weight_of(case: dict[str, Any]) -> FloatLinearWeight:
+    return FloatLinearWeight.of(
+        *(case[name] for name in ("codes", "scale", "zero_point", "bits", "group_size", "values"))
+    )
+
+
+def run(case: dict[str, Any]) -> Tensor:
+    bias = torch.nn.functional.pad(case["bias"], (0, -len(case["bias"]) % PANEL))
+    return linear_float(case["x"], weight_of(case), bias)
+
+
+def check(case: dict[str, Any]) -> None:
+    inputs, size = case["x"].shape[1], case["group_size"]
+    codes = case["codes"].int()
+    numbers = codes.double() if case["values"] is None else case["values"].double()[codes]
+    spread = [part.double().repeat_interleave(size, 1)[:, :inputs] for part in (case["scale"], case["zero_point"])]
+    weight, x, bias = (numbers - spread[1]) * spread[0], case["x"].double(), case["bias"].double()
+    bound = (x.abs() @ weight.abs().T + bias.abs()) * (inputs + case["scale"].shape[1] + 2) * 2.0**-24
+    assert bool(((run(case).double() - (x @ weight.T + bias)).abs() <= bound).all())
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.integers(0, 20),
+    outputs=st.integers(1, 80),
+    inputs=st.integers(1, 150),
+    bits=st.integers(1, 8),
+    group_size=st.integers(1, 160),
+    kind=st.sampled_from(["", "zeros", "table"]),
+    seed=st.integers(0, 1 << 20),
+)
+def test_within_the_bound_of_exact_arithmetic(kernels: str, kind: str, seed: int, **sizes: int) -> None:
+    check(layer(**sizes, kind=kind if kind != "table" or sizes["bits"] <= 4 else "", seed=seed))
+
+
+def test_threads_and_layouts_leave_no_trace(kernels: str) -> None:
+    case = layer(40, 300, 200, 3, 64)
+    want, threads = run(case), torch.get_num_threads()
+    if kernels == "torch":
+        return check(case)
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            assert torch.equal(run(case), want)
+    finally:
+        torch.set_num_threads(threads)
+    case["x"] = case["x"].T.contiguous().T
+    assert torch.equal(run(case), want)
+    return None
+
+
+def test_rows_do_not_know_of_each_other(kernels: str) -> None:
+    case = layer(110, 70, 100, 4, 32)
+    y = run(case)
+    case["x"] = case["x"][:1]
+    assert torch.equal(run(case)[0], y[0]) or kernels == "torch"
+    case["x"] = torch.tensor([torch.nan, torch.inf])[:, None].expand(2, 100).contiguous()
+    assert bool(run(case)[0].isnan().all())
+
+
+def test_the_codes_come_back() -> None:
+    case = layer(bits=5, group_size=7)
+    assert torch.equal(weight_of(case).codes(), case["codes"])
+
+
+def test_what_does_not_fit_is_refused(kernels: str) -> None:
+    case = layer(kind="zeros")
+    weight, x, none = weight_of(case), case["x"], torch.empty(0)
+    for bad_x in (x.double(), x.bfloat16(), x[0], x[:, :0], x[:, :32], torch.randn(3, 34)):
+        with pytest.raises(RuntimeError):
+            linear_float(bad_x, weight, none)
+    changes: list[dict[str, Any]] = [
+        {"outputs": 0},
+        {"outputs": 40},
+        {"inputs": 0},
+        {"bits": 0},
+        {"bits": 5},
+        {"bits": 9},
+        {"group_size": 0},
+        {"group_size": 2},
+        {"packed": weight.packed[:-1]},
+        {"scale": weight.scale[:1]},
+        {"scale": weight.scale.double()},
+        {"zero_point": weight.zero_point.reshape(-1)[:5]},
+        {"values": weight.values[:15]},
+    ]
+    for change in changes:
+        with pytest.raises(RuntimeError):
+            linear_float(x, replace(weight, **change), none)
+    with pytest.raises(RuntimeError):
+        linear_float(x, weight, torch.zeros(7))
+
+
+def test_a_weight_that_does_not_fit_itself_is_refused() -> None:
+    case = layer()
+    with pytest.raises(KernelError, match="takes scales of shape"):
+        FloatLinearWeight.of(case["codes"], case["scale"][:, :2], case["zero_point"], 4, 8)
+    with pytest.raises(KernelError, match="takes more than 3 bits"):
+        FloatLinearWeight.of(case["codes"], case["scale"], case["zero_point"], 3, 8)
+    with pytest.raises(KernelError, match="at most 4 bits"):
+        FloatLinearWeight.of(case["codes"], case["scale"], case["zero_point"], 5, 8, torch.randn(32))
+
+
+def test_it_is_a_well_behaved_operator() -> None:
+    case = layer()
+    weight = weight_of(case)
+    parts = (weight.packed, weight.scale, weight.zero_point, weight.values, torch.empty(0))
+    torch.library.opcheck(torch.ops.subbyte.linear_float.default, (case["x"], *parts, 4, 20, 33, 8))
