@@ -102,6 +102,7 @@ std::vector<Isa> list(const Names& features) {
   found.push_back(SetOfKernels("scalar", "", {""}, nullptr)
                       .with("packing", &Kernels::packing, &reference_packing)
                       .with("quantize", &Kernels::quantize, &reference_quantize)
+                      .with("rescale", &Kernels::rescale, &reference_rescale)
                       .with("linear", &Kernels::linear, &reference_linear)
                       .with("float_linear", &Kernels::float_linear, &reference_float_linear)
                       .done());
@@ -109,12 +110,14 @@ std::vector<Isa> list(const Names& features) {
   found.push_back(SetOfKernels("avx2", "avx2 bmi2 fma", features, &found.back())
                       .with("packing", &Kernels::packing, &avx2_packing)
                       .with("quantize", &Kernels::quantize, &avx2_quantize)
+                      .with("rescale", &Kernels::rescale, &avx2_rescale)
                       .with("linear", &Kernels::linear, &avx2_linear)
                       .with("float_linear", &Kernels::float_linear, &avx2_float_linear)
                       .done());
   found.push_back(SetOfKernels("avx512", "avx512f avx512bw avx512vl avx512dq", features, &found.back())
                       .with("packing", &Kernels::packing, &avx512_packing, "avx512_vbmi")
                       .with("quantize", &Kernels::quantize, &avx512_quantize)
+                      .with("rescale", &Kernels::rescale, &avx512_rescale)
                       .with("linear", &Kernels::linear, &avx512_linear, "avx512_vnni")
                       .with("float_linear", &Kernels::float_linear, &avx512_float_linear)
                       .done());

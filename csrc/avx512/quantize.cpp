@@ -6,6 +6,10 @@
 namespace subbyte {
 namespace {
 
+constexpr int kRound = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+
+__mmask16 first_lanes(int64_t count) { return static_cast<__mmask16>(count < 16 ? (1u << count) - 1 : 0xffff); }
+
 bool quantize(const float* x, int64_t count, const Affine& affine, int8_t* codes) {
   const __m512 scale = _mm512_set1_ps(affine.scale), zero = _mm512_set1_ps(static_cast<float>(affine.zero_point));
   const __m512 low = _mm512_set1_ps(static_cast<float>(affine.low));
@@ -13,10 +17,9 @@ bool quantize(const float* x, int64_t count, const Affine& affine, int8_t* codes
   const __m512i shift = _mm512_set1_epi32(affine.shift);
   __mmask16 any_nan = 0;
   for (int64_t i = 0; i < count; i += 16) {
-    const __mmask16 given = static_cast<__mmask16>(count - i < 16 ? (1u << (count - i)) - 1 : 0xffff);
+    const __mmask16 given = first_lanes(count - i);
     const __m512 quotient = _mm512_div_ps(_mm512_maskz_loadu_ps(given, x + i), scale);
-    const __m512 rounded = _mm512_roundscale_ps(quotient, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __m512 code = _mm512_add_ps(rounded, zero);
+    const __m512 code = _mm512_add_ps(_mm512_roundscale_ps(quotient, kRound), zero);
     any_nan |= _mm512_mask_cmp_ps_mask(given, code, code, _CMP_UNORD_Q);
     const __m512 inside = _mm512_min_ps(_mm512_max_ps(code, low), high);  // of a NaN: low
     const __m512i shifted = _mm512_sub_epi32(_mm512_cvtps_epi32(inside), shift);
@@ -25,8 +28,128 @@ bool quantize(const float* x, int64_t count, const Affine& affine, int8_t* codes
   return any_nan != 0;
 }
 
+// Sixteen values, or the last few: what grids they are on, and where.
+struct Sixteen {
+  __m512 scale, low, high, quotient, steps;
+
+  Sixteen(const float* x, int64_t i, __mmask16 given, const Grids& grids)
+      : scale(of(grids.scales, i, given, grids.stride)),
+        low(of(grids.lows, i, given, grids.stride)),
+        high(of(grids.highs, i, given, grids.stride)),
+        quotient(_mm512_div_ps(_mm512_maskz_loadu_ps(given, x + i), scale)) {
+    const __m512 rounded = _mm512_roundscale_ps(quotient, kRound);
+    steps = _mm512_min_ps(high, _mm512_max_ps(low, rounded));  // in this order a NaN stays one
+  }
+
+ private:
+  static __m512 of(const float* parameters, int64_t i, __mmask16 given, int64_t stride) {
+    return stride == 0 ? _mm512_set1_ps(*parameters) : _mm512_maskz_loadu_ps(given, parameters + i);
+  }
+};
+
+void snap(const float* x, int64_t count, const Grids& grids, float* steps) {
+  for (int64_t i = 0; i < count; i += 16) {
+    const __mmask16 given = first_lanes(count - i);
+    _mm512_mask_storeu_ps(steps + i, given, Sixteen(x, i, given, grids).steps);
+  }
+}
+
+void fake_quantize(const float* x, int64_t count, const Grids& grids, float* values) {
+  for (int64_t i = 0; i < count; i += 16) {
+    const __mmask16 given = first_lanes(count - i);
+    const Sixteen at(x, i, given, grids);
+    _mm512_mask_storeu_ps(values + i, given, _mm512_mul_ps(at.steps, at.scale));
+  }
+}
+
+bool codes(const float* x, int64_t count, const Grids& grids, int32_t first, uint8_t* codes) {
+  __mmask16 any_nan = 0;
+  for (int64_t i = 0; i < count; i += 16) {
+    const __mmask16 given = first_lanes(count - i);
+    const Sixteen at(x, i, given, grids);
+    const __mmask16 is_nan = _mm512_mask_cmp_ps_mask(given, at.steps, at.steps, _CMP_UNORD_Q);
+    any_nan |= is_nan;
+    const __mmask16 has_code = static_cast<__mmask16>(given & ~is_nan);
+    const __m512i above = _mm512_maskz_cvtps_epi32(has_code, _mm512_sub_ps(at.steps, at.low));
+    const __m512i code = _mm512_add_epi32(above, _mm512_set1_epi32(first));
+    _mm_mask_storeu_epi8(codes + i, given, _mm512_cvtepi32_epi8(code));
+  }
+  return any_nan != 0;
+}
+
+__m512d low_half(__m512 x) { return _mm512_cvtps_pd(_mm512_castps512_ps256(x)); }
+__m512d high_half(__m512 x) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)); }
+
+// One sum for each of sixteen lanes.
+struct LaneSums {
+  __m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
+
+  void add(__m512 terms) {
+    low = _mm512_add_pd(low, low_half(terms));
+    high = _mm512_add_pd(high, high_half(terms));
+  }
+
+  void add_to(double* sum) const {
+    double lanes[kLanes];
+    _mm512_storeu_pd(lanes, low);
+    _mm512_storeu_pd(lanes + 8, high);
+    for (const double lane : lanes) {
+      *sum += lane;
+    }
+  }
+};
+
+void add_each(double* sums, __m512 terms, __mmask16 given) {
+  const __mmask8 low = static_cast<__mmask8>(given), high = static_cast<__mmask8>(given >> 8);
+  _mm512_mask_storeu_pd(sums, low, _mm512_add_pd(_mm512_maskz_loadu_pd(low, sums), low_half(terms)));
+  _mm512_mask_storeu_pd(sums + 8, high, _mm512_add_pd(_mm512_maskz_loadu_pd(high, sums + 8), high_half(terms)));
+}
+
+void gradients(const Gradients& run, int64_t count, const Grids& grids) {
+  const __m512 reach = _mm512_set1_ps(kReach), nothing = _mm512_setzero_ps();
+  LaneSums scale_sums, zero_sums;
+  for (int64_t i = 0; i < count; i += 16) {
+    const __mmask16 given = first_lanes(count - i);
+    const Sixteen at(run.x, i, given, grids);
+    const __m512 x = _mm512_maskz_loadu_ps(given, run.x + i), y = _mm512_maskz_loadu_ps(given, run.y + i);
+    const __m512 distance = _mm512_abs_ps(_mm512_sub_ps(x, _mm512_mul_ps(at.steps, at.scale)));
+    const __mmask16 inside = _mm512_cmp_ps_mask(distance, _mm512_mul_ps(at.scale, reach), _CMP_LE_OQ);
+    _mm512_mask_storeu_ps(run.of_x + i, given, _mm512_maskz_mov_ps(inside, y));
+    const __m512 slope = _mm512_mask_sub_ps(at.steps, inside, at.steps, at.quotient);
+    const __m512 of_scale = _mm512_maskz_mul_ps(given, y, slope);
+    const __mmask16 outside = static_cast<__mmask16>(given & ~inside);
+    const __m512 of_zero = _mm512_maskz_sub_ps(outside, nothing, _mm512_mul_ps(y, at.scale));
+    if (grids.stride == 0) {
+      scale_sums.add(of_scale);
+      zero_sums.add(of_zero);
+    } else {
+      add_each(run.of_scale + i, of_scale, given);
+      add_each(run.of_zero + i, of_zero, given);
+    }
+  }
+  if (grids.stride == 0) {
+    scale_sums.add_to(run.of_scale);
+    zero_sums.add_to(run.of_zero);
+  }
+}
+
+Range range(const float* x, int64_t count) {
+  __m512 minimum = _mm512_set1_ps(x[0]), maximum = minimum;
+  __mmask16 any_nan = 0;
+  for (int64_t i = 0; i < count; i += 16) {
+    const __m512 values = _mm512_mask_loadu_ps(minimum, first_lanes(count - i), x + i);
+    any_nan |= _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
+    minimum = _mm512_min_ps(values, minimum);
+    maximum = _mm512_max_ps(values, maximum);
+  }
+  if (any_nan != 0) {
+    return {__builtin_nanf(""), __builtin_nanf("")};
+  }
+  return {_mm512_reduce_min_ps(minimum), _mm512_reduce_max_ps(maximum)};
+}
+
 }  // namespace
 
-const QuantizeKernels avx512_quantize = {quantize};
+const QuantizeKernels avx512_quantize = {quantize, snap, fake_quantize, codes, gradients, range};
 
 }  // namespace subbyte

@@ -28,6 +28,10 @@ inline Bytes random_bytes(Random& random, std::int64_t count) {
 bool packing_agrees(const subbyte::Kernels& kernels, Random& random);
 bool signs_agree(const subbyte::Kernels& kernels, Random& random);
 bool quantizing_agrees(const subbyte::Kernels& kernels, Random& random);
+bool grids_agree(const subbyte::Kernels& kernels, Random& random);
+bool gradients_agree(const subbyte::Kernels& kernels, Random& random);
+bool ranges_agree(const subbyte::Kernels& kernels, Random& random);
+bool rescaling_agrees(const subbyte::Kernels& kernels, Random& random);
 bool linear_agrees(const subbyte::Kernels& kernels, Random& random);
 bool float_linear_agrees(const subbyte::Kernels& kernels, Random& random);
 

@@ -20,6 +20,10 @@ const struct {
 } kAgreements[] = {{"packing", conformance::packing_agrees},
                    {"signs", conformance::signs_agree},
                    {"quantize", conformance::quantizing_agrees},
+                   {"grids", conformance::grids_agree},
+                   {"gradients", conformance::gradients_agree},
+                   {"ranges", conformance::ranges_agree},
+                   {"rescale", conformance::rescaling_agrees},
                    {"linear", conformance::linear_agrees},
                    {"float_linear", conformance::float_linear_agrees}};
 

@@ -9,12 +9,14 @@
 #include "linear.h"
 #include "packing.h"
 #include "quantize.h"
+#include "rescale.h"
 
 namespace subbyte {
 
 struct Kernels {
   const PackingKernels* packing;
   const QuantizeKernels* quantize;
+  const RescaleKernels* rescale;
   const LinearKernels* linear;
   const FloatLinearKernels* float_linear;
 };

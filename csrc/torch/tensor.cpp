@@ -18,15 +18,15 @@ Tensor Tensor::empty(const std::vector<std::int64_t>& sizes, std::int32_t dtype)
   for (std::size_t axis = sizes.size(); axis-- > 1;) {
     strides[axis - 1] = strides[axis] * sizes[axis];
   }
-  return strided(sizes, strides, dtype);
+  return empty_strided(sizes, strides, dtype);
 }
 
 Tensor Tensor::empty_channels_last(const std::vector<std::int64_t>& sizes, std::int32_t dtype) {
-  return strided(sizes, channels_last_strides(sizes), dtype);
+  return empty_strided(sizes, channels_last_strides(sizes), dtype);
 }
 
-Tensor Tensor::strided(const std::vector<std::int64_t>& sizes, const std::vector<std::int64_t>& strides,
-                       std::int32_t dtype) {
+Tensor Tensor::empty_strided(const std::vector<std::int64_t>& sizes, const std::vector<std::int64_t>& strides,
+                             std::int32_t dtype) {
   const TorchApi& api = torch_api();
   TensorHandle handle = nullptr;
   check(api.empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides.data(), dtype,
@@ -69,11 +69,9 @@ bool Tensor::is_channels_last() const {
 }
 
 std::int64_t Tensor::count() const {
-  std::int64_t product = 1;
-  for (const std::int64_t size : sizes()) {
-    product *= size;
-  }
-  return product;
+  std::int64_t count = 0;
+  check(torch_api().count(handle_, &count), "get_numel");
+  return count;
 }
 
 std::int32_t Tensor::dtype() const {
@@ -88,12 +86,14 @@ bool Tensor::on_cpu() const {
   return type == torch_api().device_type_cpu();
 }
 
+void Tensor::copy_from(const Tensor& other) { check(torch_api().copy(handle_, other.handle_, 0), "copy_"); }
+
 Tensor Tensor::contiguous() && {
   if (is_contiguous()) {
     return std::move(*this);
   }
   Tensor copy = Tensor::empty(sizes(), dtype());
-  check(torch_api().copy(copy.handle_, handle_, 0), "copy_");
+  copy.copy_from(*this);
   return copy;
 }
 

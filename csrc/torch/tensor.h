@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "torch_api.h"
@@ -15,11 +16,16 @@ class Tensor {
   static Tensor empty(const std::vector<std::int64_t>& sizes, std::int32_t dtype);
   // Of four axes, the second the innermost: `channels_last`.
   static Tensor empty_channels_last(const std::vector<std::int64_t>& sizes, std::int32_t dtype);
+  static Tensor empty_strided(const std::vector<std::int64_t>& sizes, const std::vector<std::int64_t>& strides,
+                              std::int32_t dtype);
 
   Tensor(Tensor&& other) noexcept : handle_(other.handle_) { other.handle_ = nullptr; }
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
-  Tensor& operator=(Tensor&&) = delete;
+  Tensor& operator=(Tensor&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
   ~Tensor();
 
   std::vector<std::int64_t> sizes() const;
@@ -31,6 +37,9 @@ class Tensor {
   bool is_contiguous() const;
   // Whether it is `channels_last` and not row-major too.
   bool is_channels_last() const;
+
+  // Takes the values of another of the same sizes.
+  void copy_from(const Tensor& other);
 
   // This tensor, or a copy in row-major order.
   Tensor contiguous() &&;
@@ -44,8 +53,6 @@ class Tensor {
   StackValue to_stack() &&;
 
  private:
-  static Tensor strided(const std::vector<std::int64_t>& sizes, const std::vector<std::int64_t>& strides,
-                        std::int32_t dtype);
   explicit Tensor(TensorHandle handle) : handle_(handle) {}
   void* pointer() const;
 

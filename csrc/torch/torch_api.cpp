@@ -30,6 +30,7 @@ TorchApi load() {
   find(library, "aoti_torch_get_data_ptr", api.data_pointer);
   find(library, "aoti_torch_get_dim", api.dim);
   find(library, "aoti_torch_get_sizes", api.sizes);
+  find(library, "aoti_torch_get_numel", api.count);
   find(library, "aoti_torch_get_strides", api.strides);
   find(library, "aoti_torch_get_dtype", api.dtype);
   find(library, "aoti_torch_get_device_type", api.device_type);

@@ -26,6 +26,7 @@ struct TorchApi {
   Status (*data_pointer)(TensorHandle, void**);
   Status (*dim)(TensorHandle, std::int64_t*);
   Status (*sizes)(TensorHandle, std::int64_t**);
+  Status (*count)(TensorHandle, std::int64_t*);
   Status (*strides)(TensorHandle, std::int64_t**);
   Status (*dtype)(TensorHandle, std::int32_t*);
   Status (*device_type)(TensorHandle, std::int32_t*);

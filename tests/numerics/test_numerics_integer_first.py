@@ -21,13 +21,13 @@ def test_rescale_rounds_twice() -> None:
     total, scale, bias = (torch.randn(200_000) for _ in range(3))
     total = (total * 1000).round()
     product = (total.numpy() * scale.numpy()).astype("float32")
-    expected = torch.from_numpy(product + bias.numpy())
-    assert torch.equal(rescale(total.clone(), scale, bias), expected)
-    assert torch.equal(rescale(total.double(), scale, bias), expected)
-    assert torch.equal(rescale(total.clone(), scale, None), torch.from_numpy(product))
+    expected, one = torch.from_numpy(product + bias.numpy()), torch.tensor(1.0)
+    assert torch.equal(rescale(total.clone(), one, scale, bias), expected)
+    assert torch.equal(rescale(total.double(), one, scale, bias), expected)
+    assert torch.equal(rescale(total.clone(), one, scale, None), torch.from_numpy(product))
 
 
 def test_rescale_is_differentiable() -> None:
     total = torch.ones(2, 3, requires_grad=True)
-    rescale(total, torch.tensor(0.5), torch.zeros(3)).sum().backward()
+    rescale(total, torch.tensor(0.25), torch.tensor(2.0), torch.zeros(3)).sum().backward()
     assert torch.equal(total.grad, torch.full((2, 3), 0.5))

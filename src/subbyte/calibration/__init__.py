@@ -1,7 +1,13 @@
 """Calibration: statistics of what was seen, and the algorithms that turn them into scales."""
 
 from subbyte.calibration import kl, mean_abs, minmax, mse, percentile, twn  # noqa: F401  (they register themselves)
-from subbyte.calibration.calibrate import calibrate_statistics, calibrate_tensor, params_of, quantize_tensor
+from subbyte.calibration.calibrate import (
+    calibrate_statistics,
+    calibrate_tensor,
+    params_of,
+    params_of_tensor,
+    quantize_tensor,
+)
 from subbyte.calibration.distribution import Distribution
 from subbyte.calibration.histogram import Histogram
 from subbyte.calibration.registry import (
@@ -25,6 +31,7 @@ __all__ = [
     "calibrate_statistics",
     "calibrate_tensor",
     "params_of",
+    "params_of_tensor",
     "parse_algorithm",
     "quantize_tensor",
     "register_algorithm",

@@ -11,7 +11,17 @@ from subbyte.calibration.distribution import Distribution
 from subbyte.calibration.registry import algorithm_of
 from subbyte.calibration.statistics import Statistics
 from subbyte.errors import CalibrationError, ConfigError
-from subbyte.numerics import QuantizedTensor, block_axis, scale_limits, scale_shape, to_blocks
+from subbyte.kernels.operator import runs_native
+from subbyte.kernels.ranges import affine_params
+from subbyte.numerics import (
+    QuantizedTensor,
+    block_axis,
+    is_built_in_affine,
+    scale_limits,
+    scale_shape,
+    scheme_of,
+    to_blocks,
+)
 from subbyte.spec import Granularity, QuantParams, TensorSpec
 
 # Elements looked at once: bounds the memory of search algorithms.
@@ -124,6 +134,27 @@ def _fitting_params(distribution: Distribution, spec: TensorSpec, shape: Sequenc
             f"{smallest:.3g} to {largest:.3g}; use scale_format bf16 or fp32"
         )
     return params
+
+
+def params_of_tensor(x: Tensor, spec: TensorSpec) -> QuantParams:
+    """Parameters of one tensor, unchecked: what a dynamic quantizer takes of every tensor that comes by.
+
+    Args:
+        x: fp32, any shape, also empty.
+        spec: dtype, scheme, granularity and algorithm.
+
+    Raises:
+        ConfigError: the algorithm is unknown or has no meaning for the type.
+    """
+    if runs_native(x) and x.ndim and _has_native_range(spec):
+        by_row = spec.granularity.kind == "per_token"
+        return QuantParams(*affine_params(x, spec.qmin, spec.qmax, symmetric=spec.scheme == "sym", by_row=by_row))
+    return params_of(Distribution.of(*to_blocks(x, spec)), spec, x.shape)
+
+
+def _has_native_range(spec: TensorSpec) -> bool:
+    one_pass = spec.algorithm == "minmax" and spec.granularity.kind in ("per_tensor", "per_token")
+    return one_pass and spec.scale_format == "fp32" and is_built_in_affine(scheme_of(spec))
 
 
 def params_of(distribution: Distribution, spec: TensorSpec, shape: Sequence[int]) -> QuantParams:

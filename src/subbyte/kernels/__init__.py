@@ -4,7 +4,15 @@ Importing this defines them. What the native library implements runs there on CP
 devices, runs the PyTorch implementations beside each operator, which compute the same.
 """
 
-from subbyte.kernels import convolution, float_linear, linear, packing  # noqa: F401  (they define their operators)
+from subbyte.kernels import (  # noqa: F401  (they define their operators)
+    convolution,
+    float_linear,
+    linear,
+    packing,
+    quantize,
+    ranges,
+    rescale,
+)
 from subbyte.kernels.isa import Isa, isas, use_isa, used_isa
 from subbyte.kernels.library import Library, library
 

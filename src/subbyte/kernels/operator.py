@@ -1,6 +1,7 @@
 """Defining an operator of `torch.ops.subbyte`: its schema, its PyTorch implementation, and its shape alone."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -10,6 +11,29 @@ from subbyte.kernels.library import library
 
 # Kept: an operator lives as long as the object that defined it.
 _DEFINITIONS = torch.library.Library("subbyte", "FRAGMENT")
+
+
+@cache
+def is_native() -> bool:
+    """Whether the operators have native kernels."""
+    try:
+        return library().handle is not None
+    except KernelError:  # whoever calls an operator is told
+        return False
+
+
+def runs_native(x: torch.Tensor) -> bool:
+    """Whether an operator on x is a native kernel, and so worth more than the PyTorch functions that it stands for.
+
+    Not where gradients are asked for, which it has none of, nor under torch.compile, which fuses the functions itself.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and x.is_cpu
+        and x.dtype is torch.float32
+        and not (x.requires_grad and torch.is_grad_enabled())
+        and is_native()
+    )
 
 
 def define(schema: str, implementation: Callable[..., Any], shape: Callable[..., Any]) -> None:
@@ -29,6 +53,28 @@ def define(schema: str, implementation: Callable[..., Any], shape: Callable[...,
         _DEFINITIONS.define(schema)
     _DEFINITIONS.impl(name, implementation, "CompositeExplicitAutograd")
     torch.library.register_fake(f"subbyte::{name}", shape, lib=_DEFINITIONS)
+
+
+def define_differentiable(
+    schema: str,
+    implementation: Callable[..., Any],
+    shape: Callable[..., Any],
+    *,
+    setup_context: Callable[..., None],
+    backward: Callable[..., Any],
+) -> None:
+    """Define an operator for training, made of others: gradients cost every call some microseconds, asked for or not.
+
+    Args:
+        schema, implementation, shape: as for `define`.
+        setup_context: (ctx, inputs, output): keeps what `backward` needs.
+        backward: from ctx and the gradients of the results to those of the arguments.
+    """
+    name = schema.partition("(")[0]
+    _DEFINITIONS.define(schema)
+    _DEFINITIONS.impl(name, implementation, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"subbyte::{name}", shape, lib=_DEFINITIONS)
+    torch.library.register_autograd(f"subbyte::{name}", backward, setup_context=setup_context, lib=_DEFINITIONS)
 
 
 def _refusing(error: KernelError) -> Callable[..., Any]:

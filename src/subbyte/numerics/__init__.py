@@ -3,14 +3,17 @@
 from subbyte.numerics.blocks import block_axis, expand, scale_shape, to_blocks
 from subbyte.numerics.definition import is_same_definition
 from subbyte.numerics.integer_first import EXACT_IN_FP32, accumulator, as_dtype, rescale, without_autocast
+from subbyte.numerics.learned import learned_fake_quantize
 from subbyte.numerics.packing import pack, packed_size, unpack
-from subbyte.numerics.quantize import code_dtype, dequantize, fake_quantize, quantize
+from subbyte.numerics.quantize import code_dtype, dequantize, fake_quantize, quantize, quantize_pack
 from subbyte.numerics.quantized_tensor import QuantizedTensor
 from subbyte.numerics.schemes import (
     Affine,
     Codebook,
     Scheme,
+    affine_arguments,
     affine_snap,
+    is_built_in_affine,
     register_scheme,
     registered_schemes,
     scale_limits,
@@ -27,6 +30,7 @@ __all__ = [
     "QuantizedTensor",
     "Scheme",
     "accumulator",
+    "affine_arguments",
     "affine_snap",
     "as_dtype",
     "block_axis",
@@ -34,10 +38,13 @@ __all__ = [
     "dequantize",
     "expand",
     "fake_quantize",
+    "is_built_in_affine",
     "is_same_definition",
+    "learned_fake_quantize",
     "pack",
     "packed_size",
     "quantize",
+    "quantize_pack",
     "register_scheme",
     "registered_schemes",
     "rescale",

@@ -10,8 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from subbyte.kernels.operator import runs_native
+from subbyte.kernels.rescale import rescale_
+
 EXACT_IN_FP32 = float(1 << 24)
 _AS_IS = nullcontext()
+_NO_BIAS = torch.empty(0, dtype=torch.float32)
 
 
 def accumulator(bound: float, *, integer: bool) -> torch.dtype:
@@ -37,15 +41,20 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     return _AS_IS
 
 
-def rescale(total: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """`total * scale + bias` in fp32, as two roundings.
+def rescale(total: Tensor, x_scale: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """`total * (x_scale * scale) + bias` in fp32, each rounded by itself.
 
     Args:
         total: the exact sum, fp32 or float64; overwritten where it can be.
-        scale: `sx * sw`, broadcastable against `total`.
+        x_scale: of the first factor of the products.
+        scale: of the second; `x_scale * scale` is broadcastable against `total`.
         bias: broadcastable against `total`.
     """
     # A multiply and an add, not addcmul: that one rounds once.
-    y = total.float()
+    y = as_dtype(total, torch.float32)
+    if runs_native(y) and x_scale.ndim == 0:
+        rescale_(y, x_scale, scale, _NO_BIAS if bias is None else bias)
+        return y
+    scale = x_scale * scale
     y = y.mul_(scale) if scale.ndim <= y.ndim and not y.requires_grad else y * scale
     return y if bias is None else y.add_(bias)

@@ -6,11 +6,14 @@ import torch
 from torch import Tensor
 
 from subbyte.errors import ConfigError
-from subbyte.numerics.schemes import scheme_of
+from subbyte.kernels.operator import runs_native
+from subbyte.kernels.quantize import REACH, affine_quantize, affine_quantize_pack
+from subbyte.numerics.packing import pack
+from subbyte.numerics.schemes import affine_arguments, is_built_in_affine, scheme_of
 from subbyte.spec import QuantParams, TensorSpec
 
 # Far above the rounding error of a grid value times its scale (2^-24 of up to 256 steps), far below a step.
-_SLACK = 1.0001
+_SLACK = REACH / 0.5
 
 
 def code_dtype(spec: TensorSpec) -> torch.dtype:
@@ -33,7 +36,24 @@ def quantize(x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
         ConfigError: the parameters do not fit the tensor and the granularity.
     """
     check_params(x.shape, params, spec)
-    return scheme_of(spec).quantize(x.float(), params, spec).to(code_dtype(spec))
+    scheme, x = scheme_of(spec), x.float()
+    if is_built_in_affine(scheme) and runs_native(x):
+        return affine_quantize(x, *affine_arguments(params, spec), signed=spec.dtype.qmin < 0)
+    return scheme.quantize(x, params, spec).to(code_dtype(spec))
+
+
+def quantize_pack(x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
+    """`pack(quantize(x))`: the codes as a dense stream, in row-major order.
+
+    Raises:
+        ConfigError: the parameters do not fit the tensor and the granularity.
+    """
+    check_params(x.shape, params, spec)
+    values = x.float()
+    if not (is_built_in_affine(scheme_of(spec)) and runs_native(values)):
+        return pack(quantize(x, params, spec), spec.dtype.bits)
+    signed, bits = spec.dtype.qmin < 0, spec.dtype.bits
+    return affine_quantize_pack(values, *affine_arguments(params, spec), bits=bits, signed=signed)
 
 
 def dequantize(codes: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from subbyte.errors import CheckpointError, ConfigError
-from subbyte.numerics.packing import pack, packed_size, unpack
-from subbyte.numerics.quantize import dequantize, quantize
+from subbyte.numerics.packing import packed_size, unpack
+from subbyte.numerics.quantize import dequantize, quantize_pack
 from subbyte.numerics.schemes import scheme_of
 from subbyte.spec import QuantParams, TensorSpec
 
@@ -39,7 +39,7 @@ class QuantizedTensor:
         packed = torch.empty(packed_size(x.numel(), spec.dtype.bits), dtype=torch.uint8, device=x.device)
         start = 0
         for rows, row_params in _pieces(x.shape, params):
-            piece = pack(quantize(x.detach()[rows] if x.ndim else x.detach(), row_params, spec), spec.dtype.bits)
+            piece = quantize_pack(x.detach()[rows] if x.ndim else x.detach(), row_params, spec)
             packed[start : start + piece.numel()] = piece
             start += piece.numel()
         return cls(packed, params, spec, x.shape)

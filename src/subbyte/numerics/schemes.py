@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from subbyte.errors import ConfigError, listing, nearest
+from subbyte.kernels.operator import runs_native
+from subbyte.kernels.quantize import affine_snap as native_snap
 from subbyte.numerics.blocks import expand, scale_shape
 from subbyte.numerics.definition import is_same_definition
 from subbyte.spec import QuantParams, TensorSpec
@@ -82,6 +84,8 @@ class Affine(Scheme):
         return codes.to(torch.float32) - expand(_zero_point(params), codes.shape, spec)
 
     def snap(self, x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
+        if runs_native(x):
+            return native_snap(x, *affine_arguments(params, spec))
         zero_point = expand(_zero_point(params), x.shape, spec)
         scale = self.scale(params, x.shape, spec)
         return affine_snap(x, scale, (spec.qmin - zero_point).float(), (spec.qmax - zero_point).float())
@@ -166,6 +170,16 @@ class Codebook(Scheme):
 
     def max_grid(self, spec: TensorSpec) -> float:
         return spec.dtype.max_magnitude
+
+
+def affine_arguments(params: QuantParams, spec: TensorSpec) -> tuple[Tensor, Tensor, int, int, int]:
+    """What the operators of `kernels.quantize` take beside x: scale, zero point, low, high, group size."""
+    return params.scale.float(), _zero_point(params), spec.qmin, spec.qmax, spec.granularity.group_size
+
+
+def is_built_in_affine(scheme: Scheme) -> bool:
+    """Whether it is `sym` or `asym` itself: a subclass may compute otherwise."""
+    return type(scheme) in (Symmetric, Asymmetric)
 
 
 def affine_snap(x: Tensor, scale: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:

@@ -40,11 +40,11 @@ def call_site(function_name: str = "") -> str:
     places: list[str] = []
     while frame is not None:
         code = frame.f_code
-        kind = _kind(code.co_filename)
-        if kind == "module call" or _is_our_forward(code):
-            break  # ours is reached past the module call where someone calls model.forward(x)
-        if kind == "place" and (places or code.co_name != function_name or code.co_filename != _FUNCTIONAL):
-            places.append(_place(code, frame.f_lasti))
+        role = _role(code)
+        if role == "forward":
+            break
+        if role == "place" and (places or code.co_name != function_name or code.co_filename != _FUNCTIONAL):
+            places.append(_place_in(code, frame.f_lasti))
         frame = frame.f_back
     if frame is None:
         return ""  # no module's code: where the model itself is called is nobody's place
@@ -88,7 +88,7 @@ def rewritten(sites: Iterable[str], classes: Iterable[type]) -> str:
 
 def _calling_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _kind(frame.f_code.co_filename) != "place":
+    while frame is not None and _role(frame.f_code) != "place":
         frame = frame.f_back
     return frame
 
@@ -99,25 +99,44 @@ def _is_direct() -> bool:
     while frame is not None and not _is_our_forward(frame.f_code):
         frame = frame.f_back
     caller = None if frame is None else frame.f_back
-    return caller is not None and _kind(caller.f_code.co_filename) == "place"
+    return caller is not None and _role(caller.f_code) == "place"
 
 
 def _is_our_forward(code: CodeType) -> bool:
     return code.co_name == "forward" and code.co_filename.startswith(_OURS)
 
 
-@cache
-def _kind(file: str) -> str:
-    """`module call`: nn.Module's own; `dispatch`: ours and PyTorch's, no place of the user's; else `place`."""
-    if file == _MODULE_CALL:
-        return "module call"
+# Every call of every op asks for these. A code object is known by its address, as hashing one reads all of it; it is
+# kept, so that no other gets that address.
+_roles: dict[int, tuple[CodeType, str]] = {}
+_places: dict[tuple[int, int], tuple[CodeType, str]] = {}
+
+
+def _role(code: CodeType) -> str:
+    """`forward`: where a module's begins; `dispatch`: ours and PyTorch's, no place of the user's; else `place`."""
+    known = _roles.get(id(code))
+    if known is None:
+        known = _roles[id(code)] = (code, _role_of(code))
+    return known[1]
+
+
+def _role_of(code: CodeType) -> str:
+    file = code.co_filename
+    if file == _MODULE_CALL or _is_our_forward(code):
+        return "forward"  # ours is reached past the module call where someone calls model.forward(x)
     return "dispatch" if file.startswith(_OURS) or file in _DISPATCH else "place"
+
+
+def _place_in(code: CodeType, instruction: int) -> str:
+    known = _places.get((id(code), instruction))
+    if known is None:
+        known = _places[id(code), instruction] = (code, _place(code, instruction))
+    return known[1]
 
 
 Position = tuple[int, ...]
 
 
-@cache
 def _place(code: CodeType, instruction: int) -> str:
     here = _position(next(islice(code.co_positions(), instruction // 2, None)))
     expressions = _expressions(code)

@@ -168,7 +168,7 @@ def product(a: Tensor, b: Tensor, a_quantizer: InputQuantizer | None, b_quantize
     kind = accumulator(bound, integer=a_quantizer.has_integer_grid and b_quantizer.has_integer_grid)
     with without_autocast(a.device):
         total = a_grid.to(kind) @ b_grid.to(kind)
-    return rescale(total, a_scale * b_scale, None).to(a.dtype)
+    return rescale(total, a_scale, b_scale, None).to(a.dtype)
 
 
 _T = Tensor

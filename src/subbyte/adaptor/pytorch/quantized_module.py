@@ -106,7 +106,7 @@ class WeightedModule(KeepsFormat, QuantizedModule):
         if self.weight_spec.granularity.kind == "per_group":
             return self.sum_of_groups(inputs, weight, scale, operand, *extra)
         total = self.handler.apply(self, inputs, weight, *extra)
-        return rescale(total, scale * operand.scale, operand.bias)
+        return rescale(total, scale, operand.scale, operand.bias)
 
     def on_float_input(self, x: Tensor, operand: WeightOperand, *extra: Any) -> Tensor:
         """A float input meets the dequantized weight."""
@@ -122,7 +122,7 @@ class WeightedModule(KeepsFormat, QuantizedModule):
         result: Tensor | None = None
         for x, w, w_scale in self.handler.group_terms(self, inputs, weight, operand.scale, size):
             total = self.handler.apply(self, x, w, *extra)
-            term = rescale(total, scale * self.handler.over_output(w_scale), None)
+            term = rescale(total, scale, self.handler.over_output(w_scale), None)
             result = term if result is None else result + term
         assert result is not None
         return result if operand.bias is None else result + operand.bias

@@ -9,9 +9,12 @@ from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.number_format import KeepsFormat
 from subbyte.adaptor.pytorch.phase import Run
-from subbyte.calibration import Distribution, Statistics, algorithm_of, calibrate_statistics, params_of
+from subbyte.calibration import Statistics, algorithm_of, calibrate_statistics, params_of_tensor
 from subbyte.errors import CalibrationError, ConfigError, UnseenOpError
-from subbyte.numerics import Affine, Loss, Scheme, affine_snap, as_dtype, fake_quantize, scheme_of, to_blocks
+from subbyte.kernels.operator import runs_native
+from subbyte.kernels.quantize import affine_fake_quantize
+from subbyte.kernels.quantize import affine_snap as native_snap
+from subbyte.numerics import Affine, Loss, Scheme, affine_snap, as_dtype, fake_quantize, scheme_of
 from subbyte.spec import QuantParams, TensorSpec
 
 
@@ -108,23 +111,29 @@ class Quantizer(KeepsFormat, nn.Module):
 
     def snap(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Grid values of x (fp32), and the scale to multiply results by."""
-        x = x.float()
+        x = as_dtype(x, torch.float32)
         if self.is_plain:
-            # Straight from the dict: nn.Module's lookups cost as much as the arithmetic of a small tensor.
-            buffers: Any = self._buffers
-            scale, zero_point = buffers["scale"].float(), buffers["zero_point"]
-            low, high = buffers["quant_min"], buffers["quant_max"]
-            if x.is_cpu and not torch.compiler.is_compiling():
-                zero = zero_point.item()
-                return affine_snap(x, scale, low.item() - zero, high.item() - zero), scale
+            scale, zero_point, low, high = self._plain()
+            if runs_native(x):
+                return native_snap(x, scale, zero_point, int(low), int(high)), scale
             return affine_snap(x, scale, (low - zero_point).float(), (high - zero_point).float()), scale
         params = self.params
         return self.scheme.snap(x, params, self.spec), self.scheme.scale(params, x.shape, self.spec)
+
+    def _plain(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Scale (fp32), zero point, lowest and highest code of a plain quantizer."""
+        # Straight from the dict: nn.Module's lookups cost as much as the arithmetic of a small tensor.
+        buffers: Any = self._buffers
+        scale = as_dtype(buffers["scale"], torch.float32)
+        return scale, buffers["zero_point"], buffers["quant_min"], buffers["quant_max"]
 
     def forward(self, x: Tensor) -> Tensor:
         """The value that x is quantized to, in x's dtype; in training with the straight-through gradient."""
         if self.training:
             return fake_quantize(x, self.params, self.spec)
+        if self.is_plain and runs_native(x):
+            scale, zero_point, low, high = self._plain()
+            return affine_fake_quantize(x, scale, zero_point, int(low), int(high))
         grid, scale = self.snap(x)
         return as_dtype(grid.mul_(scale), x.dtype)
 
@@ -235,12 +244,13 @@ class DynamicQuantizer(Quantizer):
 
     def params_for(self, x: Tensor) -> QuantParams:
         """Scale and zero point of this one tensor."""
-        return params_of(Distribution.of(*to_blocks(x, self.spec)), self.spec, x.shape)
+        return params_of_tensor(x, self.spec)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
             return fake_quantize(x, self.params_for(x.detach().float()), self.spec)
-        return super().forward(x)
+        grid, scale = self.snap(x)
+        return as_dtype(grid.mul_(scale), x.dtype)
 
     def note(self, x: Tensor) -> None:
         """Nothing is collected; what is not finite is refused, and the error measured, as for a static quantizer.

@@ -1,0 +1,344 @@
+// affine_snap, affine_fake_quantize, affine_quantize and the gradients: floats onto grids, in one pass.
+#include <atomic>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../isa.h"
+#include "../torch/tensor.h"
+#include "blocks.h"
+#include "operators.h"
+#include "parallel.h"
+#include "require.h"
+
+namespace subbyte {
+namespace {
+
+using Sizes = std::vector<std::int64_t>;
+
+// Values that one thread takes at least; pieces begin on a multiple of kUnit, which is one of 8: on a byte of packed codes.
+constexpr std::int64_t kGrain = 1 << 15, kUnit = 64;
+// Gradients are summed in so many parts at most, whatever the threads.
+constexpr std::int64_t kParts = 16;
+
+const QuantizeKernels& kernels() { return *chosen_isa().kernels.quantize; }
+
+template <typename Work>  // work(begin, end)
+void in_pieces(std::int64_t count, const Work& work) {
+  in_parallel(divided_up(count, kUnit), kGrain / kUnit, [&](std::int64_t begin, std::int64_t end) {
+    work(begin * kUnit, std::min(end * kUnit, count));
+  });
+}
+
+// x as it lies in memory, in any order of its axes; a copy in row-major order where it has gaps.
+struct Values {
+  Tensor tensor;
+  Sizes sizes, strides;
+
+  explicit Values(Tensor given) : tensor(std::move(given)), sizes(tensor.sizes()), strides(tensor.strides()) {
+    require(tensor.on_cpu() && tensor.dtype() == torch_api().dtype_float32(), "x must be float32 on the CPU");
+    if (!tensor.is_contiguous() && !is_dense(sizes, strides)) {
+      tensor = std::move(tensor).contiguous();
+      strides = tensor.strides();
+    }
+  }
+
+  Values row_major() && {
+    tensor = std::move(tensor).contiguous();
+    strides = tensor.strides();
+    return std::move(*this);
+  }
+
+  const float* data() const { return tensor.data<float>(); }
+  std::int64_t count() const { return tensor.count(); }
+  Tensor empty_like(std::int32_t dtype) const { return Tensor::empty_strided(sizes, strides, dtype); }
+};
+
+// The codes that may be written.
+struct Codes {
+  std::int64_t low, high;
+
+  Codes(StackValue first, StackValue last)
+      : low(static_cast<std::int64_t>(first)), high(static_cast<std::int64_t>(last)) {
+    require(low < high && low >= -128 && high <= 255 && high - low <= 255,
+            "codes take 8 bits, not " + std::to_string(low) + ".." + std::to_string(high));
+  }
+};
+
+// The grids of a tensor, in the order in which its values meet them.
+class Parameters {
+ public:
+  Parameters(const Values& x, Tensor scale, Tensor zero_point, const Codes& codes, std::int64_t group_size)
+      : scale_(checked(std::move(scale), torch_api().dtype_float32(), "scale")),
+        zero_point_(checked(std::move(zero_point), torch_api().dtype_int32(), "zero point")),
+        blocks_(x.sizes, x.strides, scale_.sizes(), group_size) {
+    const bool shares_zero = zero_point_.count() == 1;
+    require(shares_zero || zero_point_.sizes() == scale_.sizes(), "there is one zero point, or one for each scale");
+    const auto* scales = scale_.data<float>();
+    const auto* zeros = zero_point_.data<std::int32_t>();
+    const std::size_t count = blocks_.sources().size();
+    grids_.resize(3 * count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::int64_t source = blocks_.sources()[i];
+      const std::int64_t zero = zeros[shares_zero ? 0 : source];
+      require(std::isfinite(scales[source]) && scales[source] > 0, "a scale is no positive number");
+      grids_[i] = scales[source];
+      grids_[count + i] = static_cast<float>(codes.low - zero);
+      grids_[2 * count + i] = static_cast<float>(codes.high - zero);
+    }
+  }
+
+  const Tensor& scale() const { return scale_; }
+  const Tensor& zero_point() const { return zero_point_; }
+  const std::vector<std::int64_t>& sources() const { return blocks_.sources(); }
+
+  template <typename Run>  // run(first, count, grids, parameter)
+  void each_run(std::int64_t begin, std::int64_t end, const Run& run) const {
+    const std::size_t count = blocks_.sources().size();
+    blocks_.each_run(begin, end, [&](std::int64_t first, std::int64_t size, std::int64_t parameter, std::int64_t stride) {
+      const float* scales = grids_.data() + parameter;
+      run(first, size, Grids{scales, scales + count, scales + 2 * count, stride}, parameter);
+    });
+  }
+
+ private:
+  static Tensor checked(Tensor tensor, std::int32_t dtype, const std::string& name) {
+    require(tensor.on_cpu() && tensor.dtype() == dtype, "the " + name + " has the wrong dtype or device");
+    require(tensor.count() > 0, "there is no " + name);
+    return std::move(tensor).contiguous();
+  }
+
+  Tensor scale_, zero_point_;
+  Blocks blocks_;
+  std::vector<float> grids_;  // scales, lows, highs
+};
+
+// The arguments that all operators begin with: Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size.
+struct Arguments {
+  Tensor x, scale, zero_point;
+  StackValue low, high;
+  std::int64_t group_size;
+
+  // All tensors are taken over before the first is refused: what is not taken over is not freed.
+  explicit Arguments(const StackValue* stack)
+      : x(Tensor::from_stack(stack[0])),
+        scale(Tensor::from_stack(stack[1])),
+        zero_point(Tensor::from_stack(stack[2])),
+        low(stack[3]),
+        high(stack[4]),
+        group_size(static_cast<std::int64_t>(stack[5])) {}
+
+  Parameters parameters(const Values& values, const Codes& codes) && {
+    return Parameters(values, std::move(scale), std::move(zero_point), codes, group_size);
+  }
+};
+
+using Elementwise = void (*)(const float* x, std::int64_t count, const Grids& grids, float* y);
+
+Tensor elementwise(Arguments given, Elementwise kernel) {
+  const Codes codes(given.low, given.high);
+  const Values x(std::move(given.x));
+  Tensor y = x.empty_like(torch_api().dtype_float32());
+  if (x.count() == 0) {
+    return y;
+  }
+  const Parameters parameters = std::move(given).parameters(x, codes);
+  const float* from = x.data();
+  auto* to = y.data<float>();
+  in_pieces(x.count(), [&](std::int64_t begin, std::int64_t end) {
+    parameters.each_run(begin, end, [&](std::int64_t first, std::int64_t count, const Grids& grids, std::int64_t) {
+      kernel(from + first, count, grids, to + first);
+    });
+  });
+  return y;
+}
+
+void affine_snap(StackValue* stack, std::uint64_t, std::uint64_t) {
+  stack[0] = elementwise(Arguments(stack), kernels().snap).to_stack();
+}
+
+void affine_fake_quantize(StackValue* stack, std::uint64_t, std::uint64_t) {
+  stack[0] = elementwise(Arguments(stack), kernels().fake_quantize).to_stack();
+}
+
+void check_type(const Codes& codes, std::int64_t bits, bool is_signed) {
+  require(bits >= 1 && bits <= 8, "codes take 1..8 bits, not " + std::to_string(bits));
+  const std::int64_t least = is_signed ? -(1 << (bits - 1)) : 0;
+  require(codes.low >= least && codes.high < least + (1 << bits),
+          std::to_string(codes.low) + ".." + std::to_string(codes.high) + " does not fit in " + std::to_string(bits) +
+              (is_signed ? " bits with a sign" : " bits without a sign"));
+}
+
+// Calls store(begin, codes, count) for pieces of the codes of x, which begin on a multiple of 8.
+template <typename Store>
+void each_piece_of_codes(const Values& x, const Parameters& parameters, const Codes& codes, const Store& store) {
+  constexpr std::int64_t kPiece = 2048;
+  std::atomic<bool> any_nan{false};
+  const float* from = x.data();
+  in_pieces(x.count(), [&](std::int64_t begin, std::int64_t end) {
+    std::uint8_t piece[kPiece];
+    for (; begin < end; begin += kPiece) {
+      const std::int64_t piece_end = std::min(begin + kPiece, end);
+      parameters.each_run(begin, piece_end, [&](std::int64_t first, std::int64_t count, const Grids& grids, std::int64_t) {
+        if (kernels().codes(from + first, count, grids, static_cast<std::int32_t>(codes.low), piece + (first - begin))) {
+          any_nan = true;
+        }
+      });
+      store(begin, piece, piece_end - begin);
+    }
+  });
+  require(!any_nan, "x holds NaN, which has no code");
+}
+
+void affine_quantize(StackValue* stack, std::uint64_t, std::uint64_t) {
+  Arguments given(stack);
+  const bool is_signed = (stack[6] & 1) != 0;
+  const Codes codes(given.low, given.high);
+  check_type(codes, 8, is_signed);
+  const Values x(std::move(given.x));
+  Tensor y = x.empty_like(is_signed ? torch_api().dtype_int8() : torch_api().dtype_uint8());
+  if (x.count() != 0) {
+    const Parameters parameters = std::move(given).parameters(x, codes);
+    auto* to = y.data<std::uint8_t>();
+    each_piece_of_codes(x, parameters, codes, [&](std::int64_t first, const std::uint8_t* piece, std::int64_t count) {
+      std::copy(piece, piece + count, to + first);
+    });
+  }
+  stack[0] = std::move(y).to_stack();
+}
+
+void affine_quantize_pack(StackValue* stack, std::uint64_t, std::uint64_t) {
+  Arguments given(stack);
+  const auto bits = static_cast<std::int64_t>(stack[6]);
+  const bool is_signed = (stack[7] & 1) != 0;
+  const Codes codes(given.low, given.high);
+  check_type(codes, bits, is_signed);
+  const Values x = Values(std::move(given.x)).row_major();
+  Tensor y = Tensor::empty({divided_up(x.count() * bits, 8)}, torch_api().dtype_uint8());
+  if (x.count() != 0) {
+    const Parameters parameters = std::move(given).parameters(x, codes);
+    auto* to = y.data<std::uint8_t>();
+    each_piece_of_codes(x, parameters, codes, [&](std::int64_t first, const std::uint8_t* piece, std::int64_t count) {
+      chosen_isa().kernels.packing->pack(piece, count, static_cast<int>(bits), to + first / 8 * bits);
+    });
+  }
+  stack[0] = std::move(y).to_stack();
+}
+
+// The sums of a stretch of values, for the grids that lie on it.
+struct PartialSums {
+  std::int64_t first = 0;
+  std::vector<double> of_scale, of_zero;
+
+  PartialSums(const Parameters& parameters, std::int64_t begin, std::int64_t end) {
+    std::int64_t last = 0;
+    first = static_cast<std::int64_t>(parameters.sources().size());
+    parameters.each_run(begin, end, [&](std::int64_t, std::int64_t count, const Grids& grids, std::int64_t parameter) {
+      first = std::min(first, parameter);
+      last = std::max(last, parameter + (count - 1) * grids.stride);
+    });
+    of_scale.resize(static_cast<std::size_t>(last - first + 1));
+    of_zero.resize(of_scale.size());
+  }
+};
+
+Tensor summed(const Tensor& like, const std::vector<double>& sums) {
+  Tensor total = Tensor::empty(like.sizes(), torch_api().dtype_float32());
+  auto* to = total.data<float>();
+  if (total.count() == 1) {
+    double sum = 0;
+    for (const double each : sums) {
+      sum += each;
+    }
+    to[0] = static_cast<float>(sum);
+  } else {
+    std::copy(sums.begin(), sums.end(), to);
+  }
+  return total;
+}
+
+// y, laid out as x is.
+Tensor as_laid_out(Tensor y, const Values& x) {
+  require(y.on_cpu() && y.dtype() == torch_api().dtype_float32(), "the gradient must be float32 on the CPU");
+  require(y.sizes() == x.sizes, "the gradient has another shape than x");
+  if (y.strides() == x.strides) {
+    return y;
+  }
+  Tensor copy = x.empty_like(torch_api().dtype_float32());
+  copy.copy_from(y);
+  return copy;
+}
+
+void affine_fake_quantize_backward(StackValue* stack, std::uint64_t, std::uint64_t) {
+  Tensor gradient = Tensor::from_stack(stack[0]);
+  Arguments given(stack + 1);
+  const Codes codes(given.low, given.high);
+  const Values x(std::move(given.x));
+  const Tensor y = as_laid_out(std::move(gradient), x);
+  Tensor of_x = x.empty_like(torch_api().dtype_float32());
+  const std::int64_t count = x.count();
+  if (count == 0) {
+    const std::vector<double> of_scale(static_cast<std::size_t>(given.scale.count()));
+    stack[1] = summed(given.scale, of_scale).to_stack();
+    stack[2] = summed(given.zero_point, std::vector<double>(static_cast<std::size_t>(given.zero_point.count()))).to_stack();
+    stack[0] = std::move(of_x).to_stack();
+    return;
+  }
+  const Parameters parameters = std::move(given).parameters(x, codes);
+  const std::int64_t size = divided_up(divided_up(count, kParts), kGrain) * kGrain, parts = divided_up(count, size);
+  std::vector<PartialSums> partial;
+  for (std::int64_t part = 0; part < parts; ++part) {
+    partial.emplace_back(parameters, part * size, std::min((part + 1) * size, count));
+  }
+  const float *values = x.data(), *gradients = y.data<float>();
+  auto* to = of_x.data<float>();
+  in_parallel(parts, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t part = begin; part < end; ++part) {
+      PartialSums& sums = partial[static_cast<std::size_t>(part)];
+      const std::int64_t until = std::min((part + 1) * size, count);
+      parameters.each_run(part * size, until, [&](std::int64_t first, std::int64_t length, const Grids& grids, std::int64_t index) {
+        const Gradients run = {values + first, gradients + first, to + first, &sums.of_scale[index - sums.first],
+                               &sums.of_zero[index - sums.first]};
+        kernels().gradients(run, length, grids);
+      });
+    }
+  });
+  std::vector<double> of_scale(static_cast<std::size_t>(parameters.scale().count())), of_zero(of_scale.size());
+  for (const PartialSums& sums : partial) {
+    for (std::size_t i = 0; i < sums.of_scale.size(); ++i) {
+      const auto source = static_cast<std::size_t>(parameters.sources()[static_cast<std::size_t>(sums.first) + i]);
+      of_scale[source] += sums.of_scale[i];
+      of_zero[source] += sums.of_zero[i];
+    }
+  }
+  stack[1] = summed(parameters.scale(), of_scale).to_stack();
+  stack[2] = summed(parameters.zero_point(), of_zero).to_stack();
+  stack[0] = std::move(of_x).to_stack();
+}
+
+}  // namespace
+
+std::vector<Operator> quantize_operators() {
+  return {
+      {"affine_snap",
+       "affine_snap(Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size) -> Tensor", affine_snap},
+      {"affine_fake_quantize",
+       "affine_fake_quantize(Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size) -> Tensor",
+       affine_fake_quantize},
+      {"affine_quantize",
+       "affine_quantize(Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size, bool signed) "
+       "-> Tensor",
+       affine_quantize},
+      {"affine_quantize_pack",
+       "affine_quantize_pack(Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size, int bits, "
+       "bool signed) -> Tensor",
+       affine_quantize_pack},
+      {"affine_fake_quantize_backward",
+       "affine_fake_quantize_backward(Tensor gradient, Tensor x, Tensor scale, Tensor zero_point, int low, int high, "
+       "int group_size) -> (Tensor, Tensor, Tensor)",
+       affine_fake_quantize_backward},
+  };
+}
+
+}  // namespace subbyte
