@@ -41,6 +41,7 @@ TorchApi load() {
   find(library, "aoti_torch_dtype_uint8", api.dtype_uint8);
   find(library, "aoti_torch_dtype_int8", api.dtype_int8);
   find(library, "aoti_torch_dtype_int32", api.dtype_int32);
+  find(library, "aoti_torch_dtype_int64", api.dtype_int64);
   find(library, "aoti_torch_dtype_float32", api.dtype_float32);
   find(library, "aoti_torch_device_type_cpu", api.device_type_cpu);
   return api;

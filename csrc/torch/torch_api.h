@@ -38,6 +38,7 @@ struct TorchApi {
   std::int32_t (*dtype_uint8)();
   std::int32_t (*dtype_int8)();
   std::int32_t (*dtype_int32)();
+  std::int32_t (*dtype_int64)();
   std::int32_t (*dtype_float32)();
   std::int32_t (*device_type_cpu)();
 };

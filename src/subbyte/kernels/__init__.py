@@ -6,6 +6,7 @@ devices, runs the PyTorch implementations beside each operator, which compute th
 
 from subbyte.kernels import (  # noqa: F401  (they define their operators)
     convolution,
+    embedding,
     float_linear,
     linear,
     packing,

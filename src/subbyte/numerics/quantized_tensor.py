@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from subbyte.errors import CheckpointError, ConfigError
+from subbyte.kernels.embedding import embedding_codes
 from subbyte.numerics.packing import packed_size, unpack
 from subbyte.numerics.quantize import dequantize, quantize_pack
-from subbyte.numerics.schemes import scheme_of
+from subbyte.numerics.schemes import Codebook, is_built_in_affine, scheme_of
 from subbyte.spec import QuantParams, TensorSpec
 
 # Elements quantized at once; a multiple of 8 keeps every piece of the stream on a byte.
@@ -94,11 +95,13 @@ class QuantizedTensor:
     def rows(self, index: Tensor) -> Tensor:
         """The values of some rows (fp32, [*index, ...]) of a table with at most one scale per row and group.
 
-        Only those rows are unpacked where each row begins on a byte.
+        Only those rows are unpacked where each row begins on a byte, and always of the built-in schemes.
 
         Raises:
             IndexError: an index is out of range; none counts from the end.
         """
+        if len(self.shape) == 2 and (is_built_in_affine(scheme_of(self.spec)) or self._is_codebook):
+            return self._looked_up(index.reshape(-1).long()).view(*index.shape, self.shape[1])
         bits, row = self.spec.dtype.bits, prod(self.shape[1:])
         if row * bits % 8:
             codes = self.codes.index_select(0, index.reshape(-1))
@@ -108,6 +111,29 @@ class QuantizedTensor:
         codes = codes.view(-1, *self.shape[1:])
         values = dequantize(codes, _params_of(self.params, self.shape, index.reshape(-1)), self.spec)
         return values.view(*index.shape, *self.shape[1:])
+
+    @property
+    def _is_codebook(self) -> bool:
+        return type(scheme_of(self.spec)) is Codebook
+
+    def _looked_up(self, index: Tensor) -> Tensor:
+        params, dtype = self.params, self.spec.dtype
+        rows, columns = self.shape
+        scale, zero_point = params.scale.float(), params.zero_point
+        none = torch.empty(0, dtype=torch.int32, device=scale.device)
+        zero_point = none if zero_point is None else zero_point.expand(scale.shape)
+        values = none.float()
+        if self._is_codebook:
+            listed = dtype.values or ()
+            values = torch.tensor((*listed, *[0.0] * ((1 << dtype.bits) - len(listed))), device=scale.device)
+        size = min(self.spec.granularity.group_size or columns, columns)
+        numbers = (dtype.bits, dtype.qmin < 0, rows, columns, size)
+        try:
+            return embedding_codes(index, self.packed, scale, zero_point, values, *numbers)
+        except RuntimeError as error:
+            if "out of range" in str(error):
+                raise IndexError(str(error)) from None
+            raise
 
     def pieces(self) -> Iterator[tuple[slice, "QuantizedTensor"]]:
         """The same tensor, a few rows at a time, for work that should not unpack it whole."""

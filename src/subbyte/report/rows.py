@@ -19,6 +19,7 @@ from subbyte.adaptor.pytorch.quantized_module import (
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.adaptor.pytorch.state import QuantizationState, state_of
 from subbyte.adaptor.pytorch.weight import WeightQuantizer
+from subbyte.kernels import used_isa
 from subbyte.numerics import EXACT_IN_FP32, packed_size
 from subbyte.spec import OpConfig, TensorSpec
 
@@ -148,6 +149,8 @@ def _kernel(module: Any, op: Op, quantizers: list[InputQuantizer]) -> str:
     inputs: Sequence[InputQuantizer | None] = quantizers or [None]
     if isinstance(module, KernelModule) and all(module.runs(module, quantizer) for quantizer in inputs):
         return module.kernel
+    if not module.handler.takes_activation and isinstance(module, ConvertedWeighted):
+        return f"{used_isa()}: rows of packed codes"
     if not quantizers:
         return "reference: dequantized weight"
     if largest_sum(module) is None:
