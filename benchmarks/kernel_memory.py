@@ -1,5 +1,6 @@
 """What a packed model takes in a process: resident memory before and after, in a process of its own."""
 
+import ctypes
 import gc
 import json
 import subprocess
@@ -23,18 +24,19 @@ def report_memory(report: Report, *, quick: bool) -> None:
         command = [sys.executable, script, "--resident", configuration, *(["--quick"] if quick else [])]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         figures = json.loads(done.stdout.splitlines()[-1])
-        ratio = figures["quantized"] / figures["float"]
-        mebibytes = (f"{figures[name] / 2**20:.0f}" for name in ("weights", "float", "held", "quantized", "used"))
+        ratio = figures["trimmed"] / figures["float"]
+        mebibytes = (f"{figures[name] / 2**20:.0f}" for name in ("weights", "float", "held", "quantized", "trimmed"))
         rows.append([configuration, *mebibytes, f"{ratio:.3f}"])
     report.table(
         "Resident memory of a model of equal Linear layers, MiB",
-        ["configuration", "fp32 weights", "float model", "its tensors on kernels", "model on kernels", "after a call",
-         "of the float model"],
+        ["configuration", "fp32 weights", "float model", "its tensors on kernels", "model on kernels",
+         "after malloc_trim", "of the float model"],
         rows,
     )  # fmt: skip
     report.text(
         "Resident is what the process holds of it beyond what it held before: of the float model, and of the model "
-        "on kernels after the float one is gone; tensors are what the packed model's parameters and buffers add up to."
+        "on kernels after the float one is gone; tensors are what the packed model's parameters and buffers add up to. "
+        "The C library keeps freed memory for later allocations until it needs it or `malloc_trim` has it give it back."
     )
 
 
@@ -55,7 +57,15 @@ def resident(configuration: str, *, quick: bool) -> dict[str, int]:
     after = _resident() - before
     quantized(x)
     held = sum(x.nbytes for x in (*quantized.parameters(), *quantized.buffers()))
-    return {"weights": weights, "float": as_float, "held": held, "quantized": after, "used": _resident() - before}
+    _trim()
+    return {"weights": weights, "float": as_float, "held": held, "quantized": after, "trimmed": _resident() - before}
+
+
+def _trim() -> None:
+    """Have the C library give back what it keeps for later allocations, where it can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _network(side: int, layers: int) -> nn.Sequential:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from layers import Call, Layer
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import subbyte
+from subbyte.kernels.memory import empty_in_huge_pages
 
 NO_KERNEL = ("reference", "float")  # how `summary` begins what it says of a layer that runs in PyTorch
 # What moves no data: beside these, an operator that is called alone does the work of the whole layer.
@@ -45,10 +47,21 @@ def own_layer(model: nn.Module, x: Tensor) -> OwnLayer:
     calls = _Calls.of(model, x)
     nbytes = calls.nbytes - x.nbytes
     return OwnLayer(
-        Layer(lambda: partial(copy.deepcopy(model), x), nbytes),
-        Layer(lambda: _Calls.of(copy.deepcopy(model), x).replay, nbytes),
+        Layer(lambda: partial(_copied(model), x), nbytes),
+        Layer(lambda: _Calls.of(_copied(model), x).replay, nbytes),
         calls.alone,
     )
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """One more model like that, its codes in huge pages, where `use_kernels` puts them and a copy does not."""
+    copied = copy.deepcopy(model)
+    for module in copied.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.dtype == torch.uint8:
+                codes = empty_in_huge_pages(buffer.numel(), buffer.device).view(buffer.shape)
+                setattr(module, name, codes.copy_(buffer))
+    return copied
 
 
 class _Calls(TorchDispatchMode):

@@ -55,7 +55,7 @@ def convolution_layers(x: Tensor, weight: Tensor) -> dict[str, Layer]:
     model = _model(nodes, constants, TensorProto.UINT8, x.shape, x.shape)
     taken = quantized.unsigned().contiguous().numpy()
     layer = Layer(lambda: _bound(model, taken, tuple(x.shape)), codes.codes.nbytes, in_a_call=CHAIN)
-    return {"onnxruntime int8, in a chain": layer}
+    return {"onnxruntime int8 in a chain": layer}
 
 
 def _linear(x: Tensor, outputs: int, node: Any, constants: dict[str, np.ndarray]) -> Layer:

@@ -46,7 +46,7 @@ def convolution_layers(x: Tensor, weight: Tensor) -> dict[str, Layer]:
             y = opset13.convolution(y, matrix, [1, 1], [1, 1], [1, 1], [1, 1])
         return _request(openvino.Model([y], [given], "chain"), x)
 
-    return {"OpenVINO int8, in a chain": Layer(instance, codes.codes.nbytes, in_a_call=CHAIN)}
+    return {"OpenVINO int8 in a chain": Layer(instance, codes.codes.nbytes, in_a_call=CHAIN)}
 
 
 def _request(model: Any, x: Tensor) -> Callable[[], Any]:

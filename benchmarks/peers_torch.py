@@ -21,7 +21,7 @@ def linear_layers(x: Tensor, weight: Tensor) -> dict[str, Layer]:
         "torch fp32": of_function(lambda w: F.linear(x, w), weight),
         "torch bf16": of_function(lambda w: F.linear(narrow, w), weight.bfloat16()),
         "torch int8 (oneDNN)": _int8_linear(x, weight),
-        "torch int4pack, bf16": _int4_linear(narrow, weight),
+        "torch int4pack bf16": _int4_linear(narrow, weight),
     }
 
 
@@ -30,7 +30,7 @@ def convolution_layers(x: Tensor, weight: Tensor) -> dict[str, Layer]:
     x = x.contiguous(memory_format=torch.channels_last)
     last = weight.contiguous(memory_format=torch.channels_last)
     return {
-        "torch fp32, channels_last": of_function(lambda w: F.conv2d(x, w, padding=1), last),
+        "torch fp32 channels_last": of_function(lambda w: F.conv2d(x, w, padding=1), last),
         "torch int8 (oneDNN)": _int8_convolution(x, weight),
     }
 
