@@ -47,7 +47,7 @@ def interleaved(functions: Mapping[str, Callable[[], Any]], rounds: int, warmup:
 
 
 def in_turns(functions: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, Times]:
-    """Rounds in which each has a turn of many calls, for about so many seconds, three rounds at least.
+    """Rounds in which each has a turn of many calls, for about so many seconds, one round at least.
 
     A turn begins when the threads of whoever came before have stopped waiting busily for more work, and with calls that
     are not measured, in which its own threads wake up and caches fill.
@@ -55,7 +55,7 @@ def in_turns(functions: Mapping[str, Callable[[], Any]], seconds: float) -> dict
     found: dict[str, list[float]] = {name: [] for name in functions}
     end = time.perf_counter() + seconds
     rounds = 0
-    while functions and (rounds < 3 or time.perf_counter() < end):
+    while functions and (rounds < 1 or time.perf_counter() < end):
         rounds += 1
         for name, function in functions.items():
             _rest()
