@@ -1,0 +1,81 @@
+"""What a packed model takes in a process: resident memory before and after, in a process of its own."""
+
+import ctypes
+import gc
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import subbyte
+from report import Report
+
+CONFIGURATIONS = ("w8a8:dynamic:g128", "w4a8:dynamic:g128", "w2a8:dynamic:g128")
+
+
+def report_memory(report: Report, *, quick: bool) -> None:
+    """A row for each configuration."""
+    rows = []
+    for configuration in CONFIGURATIONS[:1] if quick else CONFIGURATIONS:
+        script = str(Path(__file__).with_name("kernels.py"))
+        command = [sys.executable, script, "--resident", configuration, *(["--quick"] if quick else [])]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        figures = json.loads(done.stdout.splitlines()[-1])
+        ratio = figures["trimmed"] / figures["float"]
+        mebibytes = (f"{figures[name] / 2**20:.0f}" for name in ("weights", "float", "held", "quantized", "trimmed"))
+        rows.append([configuration, *mebibytes, f"{ratio:.3f}"])
+    report.table(
+        "Resident memory of a model of equal Linear layers, MiB",
+        ["configuration", "fp32 weights", "float model", "its tensors on kernels", "model on kernels",
+         "after malloc_trim", "of the float model"],
+        rows,
+    )  # fmt: skip
+    report.text(
+        "Resident is what the process holds of it beyond what it held before: of the float model, and of the model "
+        "on kernels after the float one is gone; tensors are what the packed model's parameters and buffers add up to. "
+        "The C library keeps freed memory for later allocations until it needs it or `malloc_trim` has it give it back."
+    )
+
+
+def resident(configuration: str, *, quick: bool) -> dict[str, int]:
+    """Figures in bytes; for a process of its own."""
+    side, layers = (512, 4) if quick else (4096, 8)
+    x = torch.randn(1, side)
+    subbyte.use_kernels(
+        subbyte.quantize(_network(64, 1), configuration, torch.randn(1, 64))
+    )  # loads what is loaded once
+    before = _resident()
+    model = _network(side, layers)
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    as_float = _resident() - before
+    quantized = subbyte.use_kernels(subbyte.quantize(model, configuration, x))
+    del model
+    gc.collect()
+    after = _resident() - before
+    quantized(x)
+    held = sum(x.nbytes for x in (*quantized.parameters(), *quantized.buffers()))
+    _trim()
+    return {"weights": weights, "float": as_float, "held": held, "quantized": after, "trimmed": _resident() - before}
+
+
+def _trim() -> None:
+    """Have the C library give back what it keeps for later allocations, where it can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _network(side: int, layers: int) -> nn.Sequential:
+    return nn.Sequential(*(nn.Linear(side, side, bias=False) for _ in range(layers)))
+
+
+def _resident() -> int:
+    """Bytes of this process, now."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        sys.exit("resident memory is read from /proc/self/status, which only Linux has")
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
