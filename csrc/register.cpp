@@ -1,13 +1,11 @@
 // The library's entry points, called by Python or by a C++ program once libtorch is loaded.
-#include <sys/mman.h>
-
 #include <cstddef>
-#include <cstdint>
 #include <exception>
 #include <string>
 
 #include "isa.h"
 #include "operators/operators.h"
+#include "torch/huge_pages.h"
 #include "torch/torch_api.h"
 
 namespace {
@@ -19,7 +17,7 @@ void register_all() {
   LibraryHandle definitions = nullptr, implementations = nullptr;  // kept for as long as the process lives
   check(api.library_init_fragment("subbyte", __FILE__, __LINE__, &definitions), "library_init_fragment");
   check(api.library_init_impl("subbyte", "CPU", __FILE__, __LINE__, &implementations), "library_init_impl");
-  for (const std::vector<Operator>& operators : {packing_operators(), linear_operators(), float_linear_operators(),
+  for (const std::vector<Operator>& operators : {packing_operators(), panel_operators(), linear_operators(), float_linear_operators(),
                                                  convolution_operators(), embedding_operators(), quantize_operators(),
                                                  range_operators(), rescale_operators()}) {
     for (const Operator& each : operators) {
@@ -71,15 +69,7 @@ SUBBYTE_EXPORT const char* subbyte_isas() {
   return lines.c_str();
 }
 
-// Asks for huge pages under these bytes, before they are first written. A wish: what cannot be granted changes nothing.
+// See huge_pages.h.
 SUBBYTE_EXPORT void subbyte_advise_huge_pages(void* memory, std::size_t size) {
-#ifdef MADV_HUGEPAGE
-  const std::uintptr_t page = 4096, begin = reinterpret_cast<std::uintptr_t>(memory);
-  const std::uintptr_t first = (begin + page - 1) / page * page, end = (begin + size) / page * page;
-  if (first < end) {
-    madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
-  }
-#else
-  static_cast<void>(memory), static_cast<void>(size);
-#endif
+  subbyte::advise_huge_pages(memory, size);
 }

@@ -15,6 +15,7 @@ struct Operator {
 
 // One list for each file of operators.
 std::vector<Operator> packing_operators();
+std::vector<Operator> panel_operators();
 std::vector<Operator> linear_operators();
 std::vector<Operator> float_linear_operators();
 std::vector<Operator> convolution_operators();

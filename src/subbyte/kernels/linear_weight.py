@@ -62,8 +62,9 @@ class LinearWeight:
         if scale.shape != (outputs, len(sizes)) or zero_point.shape != (outputs, len(sizes)):
             raise KernelError(f"a weight of shape {tuple(codes.shape)} takes scales of shape {(outputs, len(sizes))}")
         packed, table = to_panels(codes, bits, sizes), table_of(values, bits)
-        pieces = [table[piece.int()] if table.numel() else piece for piece in codes.split(group_size, 1)]
-        sums = torch.stack([piece.sum(1, dtype=torch.int32) for piece in pieces], 1)
+        numbers = table[codes.int()] if table.numel() else codes
+        filled = torch.nn.functional.pad(numbers, (0, len(sizes) * group_size - inputs))
+        sums = filled.view(outputs, len(sizes), group_size).sum(2, dtype=torch.int32)
         parts = (by_panel(scale.float()), one_or_by_panel(zero_point), by_panel(sums), table)
         return cls(packed, *parts, bits, outputs, inputs, group_size)
 

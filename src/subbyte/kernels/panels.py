@@ -15,6 +15,7 @@ from torch import Tensor
 
 from subbyte.errors import KernelError
 from subbyte.kernels.memory import empty_in_huge_pages
+from subbyte.kernels.operator import define
 
 PANEL = 16  # outputs side by side
 STEP = 4  # neighbouring inputs of each
@@ -37,10 +38,22 @@ def to_panels(codes: Tensor, bits: int, segments: Sequence[int]) -> Tensor:
     """
     if codes.numel() and int(codes.max()) >> bits:
         raise KernelError(f"code {int(codes.max())} takes more than {bits} bits")
-    packed = empty_in_huge_pages(panel_bytes(bits, len(codes), segments), codes.device)
+    packed: Tensor = torch.ops.subbyte.to_panels(codes, torch.tensor(segments), bits)
+    return packed
+
+
+def _to_panels(codes: Tensor, segments: Tensor, bits: int) -> Tensor:
+    lengths: list[int] = segments.tolist()
+    if not 1 <= bits <= 8:
+        raise KernelError(f"codes take 1..8 bits, not {bits}")
+    if codes.ndim != 2 or codes.dtype != torch.uint8 or segments.ndim != 1 or segments.dtype != torch.int64:
+        raise KernelError("to_panels: codes are uint8 of rows and columns, the segments a list of int64 lengths")
+    if sum(lengths) != codes.shape[1] or min(lengths, default=1) <= 0:
+        raise KernelError("to_panels: segments have inputs, and cover all")
+    packed = empty_in_huge_pages(panel_bytes(bits, len(codes), lengths), codes.device)
     start = 0
     for rows in codes.split(PANEL * _PANELS_AT_ONCE):
-        words = _words(rows, bits, segments)
+        words = _words(rows, bits, lengths)
         packed[start : start + words.numel()] = words.reshape(-1)
         start += words.numel()
     return packed
@@ -108,3 +121,11 @@ def _parts(bits: int) -> Iterator[tuple[int, int]]:
         if bits & width:
             yield width, shift
             shift += width
+
+
+def _shape(codes: Tensor, segments: Tensor, bits: int) -> Tensor:
+    size = torch.library.get_ctx().new_dynamic_size()  # segments are data
+    return codes.new_empty(size)
+
+
+define("to_panels(Tensor codes, Tensor segments, int bits) -> Tensor", _to_panels, _shape)
