@@ -118,6 +118,64 @@ struct Slice {
   int32_t* totals;  // [rows][64]
 };
 
+// A tile's sums, scaled and added to y, where weights have one zero point, the rows none, and all outputs are real: most
+// calls, whose groups are short enough for this to count.
+template <int Rows, int Panels>
+inline void finish_plain(const Linear& call, const Slice& slice, __m512i (&total)[Rows][Panels], int64_t m) {
+  __m512 scales[Panels];
+#pragma GCC unroll 4
+  for (int p = 0; p < Panels; ++p) {
+    scales[p] = _mm512_loadu_ps(call.w_scales + ((slice.panel + p) * call.groups + slice.group) * kPanel);
+  }
+  const bool is_first = slice.group == 0;
+  const float* const bias = slice.group + 1 == call.groups ? call.bias : nullptr;
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r) {
+    const uint32_t x_sum = static_cast<uint32_t>(call.x_sums[(m + r) * call.groups + slice.group]);
+    const __m512i shift = _mm512_set1_epi32(static_cast<int>(0 - x_sum * static_cast<uint32_t>(call.w_zero)));
+    const __m512 x_scale = _mm512_set1_ps(call.x_scales[(m + r) * call.x_step]);
+    float* const to = place_of(call, m + r, slice.panel);
+#pragma GCC unroll 4
+    for (int p = 0; p < Panels; ++p) {
+      const __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(total[r][p], shift));
+      __m512 y = _mm512_mul_ps(sum, _mm512_mul_ps(x_scale, scales[p]));
+      y = is_first ? y : _mm512_add_ps(_mm512_loadu_ps(to + kPanel * p), y);
+      y = bias == nullptr ? y : _mm512_add_ps(y, _mm512_loadu_ps(bias + (slice.panel + p) * kPanel));
+      _mm512_storeu_ps(to + kPanel * p, y);
+    }
+  }
+}
+
+template <int Rows, int Panels>
+inline bool is_plain(const Linear& call, const Slice& slice, int64_t m) {
+  int32_t any_zero = 0;
+  for (int r = 0; r < Rows; ++r) {
+    any_zero |= call.x_zeros[(m + r) * call.x_step];
+  }
+  const bool all_real = slice.panels == Panels && (slice.panel + Panels) * kPanel <= call.outputs;
+  return any_zero == 0 && call.w_zeros == nullptr && all_real;
+}
+
+template <int Rows, int Panels>
+inline void finish(const Linear& call, const Slice& slice, __m512i (&total)[Rows][Panels], int64_t m) {
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+    for (int p = 0; p < Panels; ++p) {
+      if (p < slice.panels) {
+        const int64_t panel = slice.panel + p;
+        const __mmask16 real = real_outputs(call, panel);
+        float* const to = place_of(call, m + r, panel);
+        __m512 y = term_of(call, total[r][p], m + r, slice.group, panel);
+        if (slice.group > 0) {
+          y = _mm512_add_ps(_mm512_maskz_loadu_ps(real, to), y);
+        }
+        _mm512_mask_storeu_ps(to, real, slice.group + 1 == call.groups ? with_bias(call, y, panel) : y);
+      }
+    }
+  }
+}
+
 template <int Rows, int Panels>
 void rows_of_slice(const Linear& call, const Slice& slice, int64_t m, int64_t first_row) {
   __m512i total[Rows][Panels];
@@ -132,27 +190,18 @@ void rows_of_slice(const Linear& call, const Slice& slice, int64_t m, int64_t fi
     }
   }
   add_tile<Rows, Panels>(total, x, slice.values, slice.steps);
-#pragma GCC unroll 6
-  for (int r = 0; r < Rows; ++r) {
-#pragma GCC unroll 4
-    for (int p = 0; p < Panels; ++p) {
-      _mm512_store_si512(kept + 64 * r + kPanel * p, total[r][p]);
-    }
-  }
   if (!slice.ends_group) {
-    return;
-  }
-  for (int r = 0; r < Rows; ++r) {
-    for (int64_t p = 0; p < Panels && p < slice.panels; ++p) {
-      const int64_t panel = slice.panel + p;
-      const __mmask16 real = real_outputs(call, panel);
-      float* const to = place_of(call, m + r, panel);
-      __m512 y = term_of(call, _mm512_load_si512(kept + 64 * r + kPanel * p), m + r, slice.group, panel);
-      if (slice.group > 0) {
-        y = _mm512_add_ps(_mm512_maskz_loadu_ps(real, to), y);
+#pragma GCC unroll 6
+    for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+      for (int p = 0; p < Panels; ++p) {
+        _mm512_store_si512(kept + 64 * r + kPanel * p, total[r][p]);
       }
-      _mm512_mask_storeu_ps(to, real, slice.group + 1 == call.groups ? with_bias(call, y, panel) : y);
     }
+  } else if (is_plain<Rows, Panels>(call, slice, m)) {
+    finish_plain<Rows, Panels>(call, slice, total, m);
+  } else {
+    finish<Rows, Panels>(call, slice, total, m);
   }
 }
 
