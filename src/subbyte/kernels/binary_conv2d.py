@@ -15,6 +15,7 @@ from subbyte.kernels.binary_weight import PANEL, WORD, BinaryWeight, Levels, che
 from subbyte.kernels.convolution import Window
 from subbyte.kernels.operator import define
 
+
 def binary_conv2d(
     x: Tensor,
     weight: BinaryWeight,
@@ -64,7 +65,9 @@ def binary_conv2d(
 
 
 def _binary_conv2d(x: Tensor, *arguments: Any) -> Tensor:
-    packed, scale, sums, ones, bias, x_scale, x_zero_point, low, high, count, rounds, outputs, has_masks = arguments[:13]
+    packed, scale, sums, ones, bias, x_scale, x_zero_point, low, high, count, rounds, outputs, has_masks = arguments[
+        :13
+    ]
     window, groups = _window(arguments), arguments[21]
     _check_shapes(x, outputs, groups, window)
     if x_scale.numel() != 1:
@@ -78,7 +81,7 @@ def _binary_conv2d(x: Tensor, *arguments: Any) -> Tensor:
     grid = levels_of(x, Levels(low, high, count, rounds), x_scale, x_zero_point)
     moves = (window.stride, window.padding, window.dilation)
     total = F.conv2d(grid.double(), weight.values().double(), None, *moves, groups)
-    y = total.float() * (x_scale * weight.out_of_panels(scale))[:, None, None]
+    y: Tensor = total.float() * (x_scale * weight.out_of_panels(scale))[:, None, None]
     y = y + weight.out_of_panels(bias)[:, None, None] if bias.numel() else y
     return y.contiguous(memory_format=_format(x))
 

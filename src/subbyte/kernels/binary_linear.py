@@ -1,7 +1,7 @@
 """binary_linear: a linear layer on bits of the input and weights of -1, 0 and +1, by popcount.
 
-`y[m, n] = float(t) * (x_scale[m] * w_scale[n]) (+ bias[n])`, where `t = sum over k of x[m, k] w[n, k]` is exact, x being
-quantized to its levels, and every product and sum of floats is rounded by itself.
+`y[m, n] = float(t) * (x_scale[m] * w_scale[n]) (+ bias[n])`, where `t = sum over k of x[m, k] w[n, k]` is exact, x
+being quantized to its levels, and every product and sum of floats is rounded by itself.
 """
 
 from typing import Any
@@ -64,7 +64,7 @@ def _binary_linear(x: Tensor, *arguments: Any) -> Tensor:
     levels = Levels(low, high, count, rounds)
     grid = levels_of(x, levels, x_scale[:, None], x_zero_point[:, None])
     total = grid.double() @ weight.values().flatten(1).T.double()
-    y = total.float() * (x_scale[:, None] * weight.out_of_panels(scale))
+    y: Tensor = total.float() * (x_scale[:, None] * weight.out_of_panels(scale))
     return y + weight.out_of_panels(bias) if bias.numel() else y
 
 

@@ -116,7 +116,7 @@ class BinaryWeight:
         by_tap = per_field[..., : taps * self.channels].unflatten(-1, (taps, self.channels)).flatten(4, 5)
         real = by_tap[:, :, : self.outputs // self.groups, :, :columns]
         sign = -2 * real[0] - 1  # bits came as 0 and -1
-        whole = sign * -real[1] if self.has_masks else sign
+        whole: Tensor = sign * -real[1] if self.has_masks else sign
         return whole.flatten(0, 1).permute(0, 3, 1, 2)
 
     @property
