@@ -138,7 +138,8 @@ void tile(const BinaryProducts& call, int64_t m, int64_t panel) {
 }
 
 template <bool HasMasks>
-void all_panels(const BinaryProducts& call, int64_t first_row, int64_t end_row, int64_t first_panel, int64_t end_panel) {
+void all_panels(const BinaryProducts& call, int64_t first_row, int64_t end_row, int64_t first_panel,
+                int64_t end_panel) {
   for (int64_t panel = first_panel; panel < end_panel; ++panel) {
     int64_t m = first_row;
     for (; m + 4 <= end_row; m += 4) {

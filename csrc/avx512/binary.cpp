@@ -122,8 +122,7 @@ inline void finish(const BinaryProducts& call, const __m512i (&first)[Rows], con
 }
 
 template <int Rows, int Panels, bool HasMasks>
-void tile(const BinaryProducts& given, int64_t m, int64_t panel) {
-  const BinaryProducts call = given;  // what is stored could otherwise be a part of it, for all the compiler knows
+inline __attribute__((always_inline)) void tile(const BinaryProducts& call, int64_t m, int64_t panel) {
   constexpr int64_t kStep = HasMasks ? 16 : 8;
   __m512i total[Panels][Rows];
 #pragma GCC unroll 8
@@ -170,24 +169,45 @@ void tile(const BinaryProducts& given, int64_t m, int64_t panel) {
 }
 
 template <int Rows, int Panels, bool HasMasks>
-void panels(const BinaryProducts& call, int64_t first_row, int64_t end_row, int64_t panel) {
-  int64_t m = first_row;
-  for (; m + Rows <= end_row; m += Rows) {
+__attribute__((noinline)) void tile_apart(const BinaryProducts& given, int64_t m, int64_t panel) {
+  const BinaryProducts call = given;
+  tile<Rows, Panels, HasMasks>(call, m, panel);
+}
+
+// Many accumulators leave no registers for what a loop over tiles would keep in them; tiles of few gain by it.
+template <int Rows, int Panels, bool HasMasks>
+inline void one_tile(const BinaryProducts& call, int64_t m, int64_t panel) {
+  if constexpr (Panels > 2) {
+    tile_apart<Rows, Panels, HasMasks>(call, m, panel);
+  } else {
     tile<Rows, Panels, HasMasks>(call, m, panel);
   }
+}
+
+template <int Rows, int Panels, bool HasMasks>
+void panels(const BinaryProducts& given, int64_t first_row, int64_t end_row, int64_t panel) {
+  const BinaryProducts call = given;  // what is stored could otherwise be a part of it, for all the compiler knows
+  int64_t m = first_row;
+  for (; m + Rows <= end_row; m += Rows) {
+    one_tile<Rows, Panels, HasMasks>(call, m, panel);
+  }
+  for (; Rows > 4 && m + 4 <= end_row; m += 4) {
+    one_tile<4, Panels, HasMasks>(call, m, panel);
+  }
   for (; m + 2 <= end_row; m += 2) {
-    tile<2, Panels, HasMasks>(call, m, panel);
+    one_tile<2, Panels, HasMasks>(call, m, panel);
   }
   for (; m < end_row; ++m) {
-    tile<1, Panels, HasMasks>(call, m, panel);
+    one_tile<1, Panels, HasMasks>(call, m, panel);
   }
 }
 
 template <bool HasMasks>
-void all_panels(const BinaryProducts& call, int64_t first_row, int64_t end_row, int64_t first_panel, int64_t end_panel) {
+void all_panels(const BinaryProducts& call, int64_t first_row, int64_t end_row, int64_t first_panel,
+                int64_t end_panel) {
   int64_t panel = first_panel;
   for (; panel + 4 <= end_panel; panel += 4) {
-    panels<4, 4, HasMasks>(call, first_row, end_row, panel);
+    panels<HasMasks ? 4 : 6, 4, HasMasks>(call, first_row, end_row, panel);
   }
   for (; panel + 2 <= end_panel; panel += 2) {
     panels<8, 2, HasMasks>(call, first_row, end_row, panel);

@@ -59,7 +59,8 @@ bool thresholds_agree(const subbyte::Kernels& kernels, Random& random) {
 }
 
 bool joining_agrees(const subbyte::Kernels& kernels, Random& random) {
-  const std::int64_t taps = between(random, 1, 7), distance = between(random, 1, 4), bits = between(random, 1, 64 / taps);
+  const std::int64_t taps = between(random, 1, 7), distance = between(random, 1, 4);
+  const std::int64_t bits = between(random, 1, 64 / taps);
   Words want = random_words(random, between(random, 1, 60));
   for (std::uint64_t& word : want) {
     word &= bits == 64 ? ~0ull : (1ull << bits) - 1;

@@ -19,7 +19,8 @@ struct Thresholding {
 // Several rows of bits times several outputs.
 //
 //   y[m, n] = float(t[m, n]) * (x_scale[m] * w_scale[n])  [+ bias[n]]
-//   t[m, n] = base[class of m][n] - step * (sum over planes, words and bits of (x ^ sign[n]) & mask[n])    (modulo 2^32)
+//   t[m, n] = base[class of m][n] - step * (sum over planes, words and bits of (x ^ sign[n]) & mask[n])
+//             (modulo 2^32)
 //
 // Each product and each sum of floats is rounded by itself. A row of x has one or more planes of bits, which all meet
 // the same weights. Outputs stand in panels of eight, whose words lie side by side; after the words of the eight signs

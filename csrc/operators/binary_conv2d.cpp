@@ -74,6 +74,10 @@ class BinaryConvolution {
       for (std::int64_t i = begin; i < end; ++i) {
         write_row(x, i / rows, i % rows);
       }
+      // In a loop of its own: what was written word by word is then ready to be read by vectors.
+      for (std::int64_t i = begin; shape_.taps_of_word() > 1 && i < end; ++i) {
+        join_taps(i / rows, i % rows);
+      }
     });
   }
 
@@ -91,12 +95,18 @@ class BinaryConvolution {
       if (is_padding) {
         continue;
       }
-      const float* floats = x + image * from_.image + from_row * from_.row + group * shape_.group_channels() * from_.channel;
-      write_pixels(floats, thresholds_[static_cast<std::size_t>(plane)], words + shape_.window.width.padding);
-      if (shape_.taps_of_word() > 1) {
-        chosen_isa().kernels.binary->join(words, width, shape_.taps_of_word(), shape_.window.width.dilation,
-                                          shape_.group_channels());
-      }
+      const float* floats = x + image * from_.image + from_row * from_.row;
+      write_pixels(floats + group * shape_.group_channels() * from_.channel, thresholds_[static_cast<std::size_t>(plane)],
+                   words + shape_.window.width.padding);
+    }
+  }
+
+  void join_taps(std::int64_t image, std::int64_t row) const {
+    const std::int64_t width = shape_.window.width.padded();
+    std::uint64_t* words = words_.get() + image * image_stride() + row * width;
+    for (std::int64_t part = 0; part < planes_ * shape_.groups; ++part, words += group_stride()) {
+      chosen_isa().kernels.binary->join(words, width, shape_.taps_of_word(), shape_.window.width.dilation,
+                                        shape_.group_channels());
     }
   }
 
@@ -141,7 +151,7 @@ class BinaryConvolution {
 
   void multiply(float* y) const {
     const std::vector<std::int64_t> offsets = shape_.offsets();
-    const std::vector<float> scales(static_cast<std::size_t>(shape_.window.width.outputs()), *arguments_.x_scale.data<float>());
+    const std::vector<float> scales(column_classes_.of_position.size(), *arguments_.x_scale.data<float>());
     BinaryProducts call{};
     call.outputs = shape_.group_outputs(), call.planes = planes_, call.words = shape_.words();
     call.x_row = shape_.window.width.stride, call.x_plane = plane_stride(), call.offsets = offsets.data();
@@ -230,7 +240,8 @@ class BinaryConvolution {
   std::atomic<bool> any_nan_{false};
 };
 
-BinaryShape shape_of(const std::vector<std::int64_t>& sizes, const BinaryArguments& arguments, const StackValue* stack) {
+BinaryShape shape_of(const std::vector<std::int64_t>& sizes, const BinaryArguments& arguments,
+                     const StackValue* stack) {
   const StackValue* numbers = stack + BinaryArguments::kCount;
   require(sizes.size() == 4, "binary_conv2d: x has images, channels, rows and columns");
   const BinaryShape shape = {sizes[0], sizes[1], arguments.outputs, static_cast<std::int64_t>(numbers[8]),

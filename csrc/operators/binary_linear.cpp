@@ -29,15 +29,15 @@ struct BinaryRows {
 std::vector<std::int32_t> classify(const BinaryArguments& arguments, std::int64_t padded, BinaryRows& rows) {
   const auto* scale = arguments.x_scale.data<float>();
   const auto* zero = arguments.x_zero_point.data<std::int32_t>();
-  const bool by_row = arguments.x_scale.count() != 1;
+  const bool by_row = arguments.x_scale.count() != 1, by_class = by_row && arguments.levels.rounds;
   for (std::size_t m = 0; m < rows.scales.size(); ++m) {
     rows.scales[m] = scale[by_row ? m : 0];
-    rows.classes[m] = by_row ? static_cast<std::int32_t>(zero[m] - (arguments.levels.rounds ? arguments.levels.low : 0)) : 0;
+    rows.classes[m] = by_class ? static_cast<std::int32_t>(zero[m] - arguments.levels.low) : 0;
   }
-  const std::int64_t classes = by_row && arguments.levels.rounds ? arguments.levels.count : 1;
+  const std::int64_t classes = by_class ? arguments.levels.count : 1;
   std::vector<std::int32_t> bases(static_cast<std::size_t>(classes * padded));
   for (std::int64_t i = 0; i < classes; ++i) {
-    const auto zero_point = static_cast<std::int32_t>(classes == 1 ? zero[0] : arguments.levels.low + i);
+    const auto zero_point = static_cast<std::int32_t>(!by_class ? zero[0] : arguments.levels.low + i);
     arguments.write_base(arguments.weight_sums.data<std::int32_t>(), arguments.weight_ones.data<std::int32_t>(),
                          zero_point, padded, bases.data() + i * padded);
   }
