@@ -25,7 +25,8 @@ inline uint64_t bits_of(const float* x, __m512 least, __mmask16 last) {
 
 // The floats of a row side by side. Vectors: in what is left of it after whole words.
 template <int Vectors>
-void threshold_rows(const Thresholding& call) {
+void threshold_rows(const Thresholding& given) {
+  const Thresholding call = given;  // what is stored could otherwise be a part of it, for all the compiler knows
   const int64_t whole = (call.count - 1) / 64;
   const __mmask16 last = first_lanes(call.count - 64 * whole - 16 * (Vectors - 1));
   for (int64_t m = 0; m < call.rows; ++m) {
@@ -186,7 +187,7 @@ inline void one_tile(const BinaryProducts& call, int64_t m, int64_t panel) {
 
 template <int Rows, int Panels, bool HasMasks>
 void panels(const BinaryProducts& given, int64_t first_row, int64_t end_row, int64_t panel) {
-  const BinaryProducts call = given;  // what is stored could otherwise be a part of it, for all the compiler knows
+  const BinaryProducts call = given;  // as above
   int64_t m = first_row;
   for (; m + Rows <= end_row; m += Rows) {
     one_tile<Rows, Panels, HasMasks>(call, m, panel);

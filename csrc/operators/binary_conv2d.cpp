@@ -45,7 +45,8 @@ class BinaryConvolution {
         to_(shape.outputs, shape.window.height.outputs(), shape.window.width.outputs(), channels_last),
         row_classes_(shape.window.height),
         column_classes_(shape.window.width),
-        panels_(divided_up(shape.group_outputs(), kBinaryPanel)) {}
+        panels_(divided_up(shape.group_outputs(), kBinaryPanel)),
+        taps_of_word_(shape.taps_of_word()) {}
 
   void run(const float* x, float* y) {
     write_image(x);
@@ -75,7 +76,7 @@ class BinaryConvolution {
         write_row(x, i / rows, i % rows);
       }
       // In a loop of its own: what was written word by word is then ready to be read by vectors.
-      for (std::int64_t i = begin; shape_.taps_of_word() > 1 && i < end; ++i) {
+      for (std::int64_t i = begin; taps_of_word_ > 1 && i < end; ++i) {
         join_taps(i / rows, i % rows);
       }
     });
@@ -105,7 +106,7 @@ class BinaryConvolution {
     const std::int64_t width = shape_.window.width.padded();
     std::uint64_t* words = words_.get() + image * image_stride() + row * width;
     for (std::int64_t part = 0; part < planes_ * shape_.groups; ++part, words += group_stride()) {
-      chosen_isa().kernels.binary->join(words, width, shape_.taps_of_word(), shape_.window.width.dilation,
+      chosen_isa().kernels.binary->join(words, width, taps_of_word_, shape_.window.width.dilation,
                                         shape_.group_channels());
     }
   }
@@ -234,6 +235,7 @@ class BinaryConvolution {
   const Layout from_, to_;
   const TapClasses row_classes_, column_classes_;
   const std::int64_t panels_;  // of a group
+  const std::int64_t taps_of_word_;
   std::vector<float> thresholds_;
   std::unique_ptr<std::uint64_t[]> words_;
   std::vector<std::int32_t> bases_;  // [row classes, column classes, groups, padded outputs]
