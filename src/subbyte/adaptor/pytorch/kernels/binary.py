@@ -6,17 +6,19 @@ import torch
 from torch import Tensor
 
 from subbyte.adaptor.pytorch.kernels.convolution import KernelConvolution, uneven_padding, window_of
-from subbyte.adaptor.pytorch.kernels.kernel_module import EXACT_IN_INT32, CodesOfX, KernelModule
+from subbyte.adaptor.pytorch.kernels.kernel_module import EXACT_IN_INT32, CodesOfX, IntegerKernelModule
 from subbyte.adaptor.pytorch.kernels.linear import KernelLinear
 from subbyte.adaptor.pytorch.kernels.panel_weight import PanelWeight
 from subbyte.adaptor.pytorch.modules.convolution import ConvolutionHandler
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.adaptor.pytorch.weight import float_bias, output_scale
+from subbyte.kernels import used_isa
 from subbyte.kernels.binary_conv2d import binary_conv2d
 from subbyte.kernels.binary_linear import binary_linear
 from subbyte.kernels.binary_weight import BinaryWeight, Levels
-from subbyte.numerics import Affine, Codebook, pack, scheme_of
+from subbyte.kernels.packing import pack_codes
+from subbyte.numerics import Affine, Codebook, scheme_of
 from subbyte.spec import TensorSpec
 
 LARGEST_LEVEL = 128
@@ -34,10 +36,10 @@ class SignWeight(PanelWeight):
             list(enumerate(self.spec.dtype.values or ()))
         ):  # of equal values the first is written
             codes[values == int(value)] = code
-        return pack(codes, self.spec.dtype.bits)
+        return pack_codes(codes, self.spec.dtype.bits)
 
 
-class BinaryModule(KernelModule):
+class BinaryModule(IntegerKernelModule):
     """A converted op that runs by popcount."""
 
     @classmethod
@@ -67,8 +69,8 @@ class BinaryModule(KernelModule):
         self.keep_bias(torch.empty(0) if bias is None else laid_out.in_panels(bias))
 
     @property
-    def kernel_note(self) -> str:
-        return ", by popcount"
+    def kernel(self) -> str:
+        return f"{used_isa()}: integers first on packed codes, by popcount"
 
 
 class BinaryLinear(BinaryModule, KernelLinear):
