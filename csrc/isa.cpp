@@ -105,6 +105,7 @@ std::vector<Isa> list(const Names& features) {
                       .with("rescale", &Kernels::rescale, &reference_rescale)
                       .with("linear", &Kernels::linear, &reference_linear)
                       .with("float_linear", &Kernels::float_linear, &reference_float_linear)
+                      .with("binary", &Kernels::binary, &reference_binary)
                       .done());
 #ifdef SUBBYTE_X86
   found.push_back(SetOfKernels("avx2", "avx2 bmi2 fma", features, &found.back())
@@ -113,6 +114,7 @@ std::vector<Isa> list(const Names& features) {
                       .with("rescale", &Kernels::rescale, &avx2_rescale)
                       .with("linear", &Kernels::linear, &avx2_linear)
                       .with("float_linear", &Kernels::float_linear, &avx2_float_linear)
+                      .with("binary", &Kernels::binary, &avx2_binary)
                       .done());
   found.push_back(SetOfKernels("avx512", "avx512f avx512bw avx512vl avx512dq", features, &found.back())
                       .with("packing", &Kernels::packing, &avx512_packing, "avx512_vbmi")
@@ -120,6 +122,7 @@ std::vector<Isa> list(const Names& features) {
                       .with("rescale", &Kernels::rescale, &avx512_rescale)
                       .with("linear", &Kernels::linear, &avx512_linear, "avx512_vnni")
                       .with("float_linear", &Kernels::float_linear, &avx512_float_linear)
+                      .with("binary", &Kernels::binary, &avx512_binary, "avx512_vpopcntdq")
                       .done());
 #endif
 #ifdef SUBBYTE_ARM

@@ -17,9 +17,10 @@ void register_all() {
   LibraryHandle definitions = nullptr, implementations = nullptr;  // kept for as long as the process lives
   check(api.library_init_fragment("subbyte", __FILE__, __LINE__, &definitions), "library_init_fragment");
   check(api.library_init_impl("subbyte", "CPU", __FILE__, __LINE__, &implementations), "library_init_impl");
-  for (const std::vector<Operator>& operators : {packing_operators(), panel_operators(), linear_operators(), float_linear_operators(),
-                                                 convolution_operators(), embedding_operators(), quantize_operators(),
-                                                 range_operators(), rescale_operators()}) {
+  for (const std::vector<Operator>& operators :
+       {packing_operators(), panel_operators(), linear_operators(), float_linear_operators(), convolution_operators(),
+        binary_linear_operators(), binary_conv2d_operators(), embedding_operators(), quantize_operators(),
+        range_operators(), rescale_operators()}) {
     for (const Operator& each : operators) {
       check(api.library_def(definitions, each.schema), "library_def");
       check(api.library_impl(implementations, each.name, each.kernel), "library_impl");

@@ -25,7 +25,10 @@ const struct {
                    {"ranges", conformance::ranges_agree},
                    {"rescale", conformance::rescaling_agrees},
                    {"linear", conformance::linear_agrees},
-                   {"float_linear", conformance::float_linear_agrees}};
+                   {"float_linear", conformance::float_linear_agrees},
+                   {"thresholds", conformance::thresholds_agree},
+                   {"joining", conformance::joining_agrees},
+                   {"binary", conformance::binary_agrees}};
 
 }  // namespace
 

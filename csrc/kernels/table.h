@@ -5,6 +5,7 @@
 // flags, could be the copy that the linker keeps for every CPU.
 #pragma once
 
+#include "binary.h"
 #include "float_linear.h"
 #include "linear.h"
 #include "packing.h"
@@ -19,6 +20,7 @@ struct Kernels {
   const RescaleKernels* rescale;
   const LinearKernels* linear;
   const FloatLinearKernels* float_linear;
+  const BinaryKernels* binary;
 };
 
 }  // namespace subbyte

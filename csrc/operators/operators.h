@@ -23,5 +23,7 @@ std::vector<Operator> embedding_operators();
 std::vector<Operator> quantize_operators();
 std::vector<Operator> range_operators();
 std::vector<Operator> rescale_operators();
+std::vector<Operator> binary_linear_operators();
+std::vector<Operator> binary_conv2d_operators();
 
 }  // namespace subbyte

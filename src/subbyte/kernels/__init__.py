@@ -5,6 +5,8 @@ devices, runs the PyTorch implementations beside each operator, which compute th
 """
 
 from subbyte.kernels import (  # noqa: F401  (they define their operators)
+    binary_conv2d,
+    binary_linear,
     convolution,
     embedding,
     float_linear,

@@ -36,7 +36,7 @@ class Window:
 
     def numbers(self) -> list[int]:
         """As the operators take it."""
-        return [number for pair in astuple(self) for number in pair]
+        return [*self.kernel, *self.stride, *self.padding, *self.dilation]  # `astuple` takes 8 us
 
 
 @dataclass(frozen=True)

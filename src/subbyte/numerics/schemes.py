@@ -154,8 +154,8 @@ class Codebook(Scheme):
     def snap(self, x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
         values, _, boundaries = _table(spec.dtype.values or (), x.device)
         if len(boundaries) == 1:
-            upper = x / self.scale(params, x.shape, spec) >= boundaries[0]
-            return torch.where(upper, values[1], values[0])
+            lower = x / self.scale(params, x.shape, spec) < boundaries[0]  # a NaN is upper, as in every table
+            return torch.where(lower, values[0], values[1])
         return values[self._rank(x, params, spec, boundaries)]
 
     def _rank(self, x: Tensor, params: QuantParams, spec: TensorSpec, boundaries: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ class KernelConvolution(IntegerKernelModule):
     def lay_out(self) -> None:
         tensor, spec, grid = self.weight.tensor, self.weight.spec, Grid.of(self.weight.spec)
         assert grid is not None
-        vars(self)["kernel_window"] = window = _window(vars(self))
+        vars(self)["kernel_window"] = window = window_of(vars(self))
         outputs = self.weight.shape[0]
         scale = output_scale(self, self.handler, tensor.params, spec, self.norm_factor) * grid.unit
         scale, zero_point = (x.reshape(-1).expand(outputs).contiguous() for x in (scale, grid.zero_point(tensor)))
@@ -50,18 +50,22 @@ class KernelConvolution(IntegerKernelModule):
 
     def on_codes(self, x: Tensor, codes: CodesOfX) -> Tensor:
         spatial = len(self.weight.shape) - 2
-        padding = _uneven_padding(vars(self))
+        padding = uneven_padding(vars(self))
         x = F.pad(x, padding) if any(padding) else x
         image = x.reshape(-1, *x.shape[-1 - spatial :])
         image = image if spatial == 2 else image.unsqueeze(2)
-        x_range = (codes.lowest, codes.highest)
-        bias, window = self.kernel_bias, self.kernel_window
-        y = conv2d_codes(image, self.weight.laid_out, bias, codes.scale, codes.zero_point, x_range, window)
+        y = self.on_images(image, codes)
         y = y if spatial == 2 else y.squeeze(2)
         return y.view(*x.shape[: -1 - spatial], *y.shape[1:]) if x.ndim != y.ndim else y
 
+    def on_images(self, x: Tensor, codes: CodesOfX) -> Tensor:
+        """The convolution of images (fp32), padded where both ends of an axis differ."""
+        x_range = (codes.lowest, codes.highest)
+        bias, window = self.kernel_bias, self.kernel_window
+        return conv2d_codes(x, self.weight.laid_out, bias, codes.scale, codes.zero_point, x_range, window)
 
-def _window(options: dict[str, Any]) -> Window:
+
+def window_of(options: dict[str, Any]) -> Window:
     padding = tuple(min(pair) for pair in _padding(options))
     kinds = (options["kernel_size"], options["stride"], padding, options["dilation"])
     one_row = (1, 1, 0, 1)
@@ -79,6 +83,6 @@ def _padding(options: dict[str, Any]) -> list[tuple[int, int]]:
     return [(padding, padding) for padding in options["padding"]]
 
 
-def _uneven_padding(options: dict[str, Any]) -> list[int]:
+def uneven_padding(options: dict[str, Any]) -> list[int]:
     """What the second end of each axis has more than the first, as `F.pad` takes it: of `same`."""
     return [number for before, after in reversed(_padding(options)) for number in (0, after - before)]

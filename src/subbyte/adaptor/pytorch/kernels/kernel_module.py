@@ -4,6 +4,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch import awaited
@@ -14,6 +15,7 @@ from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted
 from subbyte.adaptor.pytorch.quantizer import DynamicQuantizer, InputQuantizer
 from subbyte.kernels import used_isa
 from subbyte.numerics import Affine, as_dtype, scheme_of
+from subbyte.spec import TensorSpec
 
 EXACT_IN_INT32 = float(1 << 31)
 
@@ -25,13 +27,22 @@ class CodesOfX:
     Args:
         scale: fp32, [1] or [rows].
         zero_point: int32, likewise.
-        lowest, highest: of the codes.
+        spec: of the quantizer.
     """
 
     scale: Tensor
     zero_point: Tensor
-    lowest: int
-    highest: int
+    spec: TensorSpec
+
+    @property
+    def lowest(self) -> int:
+        """The lowest code."""
+        return self.spec.qmin
+
+    @property
+    def highest(self) -> int:
+        """The highest code."""
+        return self.spec.qmax
 
 
 class KernelModule(ConvertedWeighted):
@@ -105,9 +116,9 @@ class IntegerKernelModule(KernelModule):
             awaited.expect(self.input_quantizers.run, self.op_name)
         real = x.float()
         params = quantizer.params_for(real) if isinstance(quantizer, DynamicQuantizer) else quantizer.params
-        assert params.zero_point is not None
-        scale, zero_point = params.scale.float().reshape(-1), params.zero_point.reshape(-1)
-        y = self.on_codes(real, CodesOfX(scale, zero_point, quantizer.spec.qmin, quantizer.spec.qmax))
+        scale = params.scale.float().reshape(-1)
+        zero_point = torch.zeros_like(scale, dtype=torch.int32) if params.zero_point is None else params.zero_point
+        y = self.on_codes(real, CodesOfX(scale, zero_point.reshape(-1), quantizer.spec))
         return as_dtype(y, x.dtype)
 
     @property

@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from subbyte.adaptor.pytorch.kernels.binary import BinaryConvolution, BinaryLinear
 from subbyte.adaptor.pytorch.kernels.convolution import KernelConvolution
 from subbyte.adaptor.pytorch.kernels.float_linear import KernelFloatLinear
 from subbyte.adaptor.pytorch.kernels.kernel_module import KernelModule
@@ -13,7 +14,13 @@ from subbyte.adaptor.pytorch.swap import swap
 from subbyte.errors import ModelError
 
 # The first that serves an op runs it.
-KINDS: tuple[type[KernelModule], ...] = (KernelLinear, KernelConvolution, KernelFloatLinear)
+KINDS: tuple[type[KernelModule], ...] = (
+    BinaryLinear,
+    BinaryConvolution,
+    KernelLinear,
+    KernelConvolution,
+    KernelFloatLinear,
+)
 
 
 def use_kernels(model: nn.Module) -> nn.Module:

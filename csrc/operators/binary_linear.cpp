@@ -1,0 +1,136 @@
+// binary_linear: rows of floats quantized to two or three levels, times weights of -1, 0 and +1.
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "../isa.h"
+#include "binary.h"
+#include "operators.h"
+#include "parallel.h"
+#include "require.h"
+
+namespace subbyte {
+namespace {
+
+// What a thread takes at least: floats to compare, and the tiles that one call of the kernel works on.
+constexpr std::int64_t kGrain = 1 << 15;
+constexpr std::int64_t kRowBlock = 64, kPanelBlock = 4;
+constexpr std::int64_t kWordsOfThread = 1 << 14;
+
+// Rows of bits, each of several planes, and what goes with them.
+struct BinaryRows {
+  std::unique_ptr<std::uint64_t[]> words;
+  std::vector<float> scales;
+  std::vector<std::int32_t> classes;
+};
+
+// Which parameters each row has, and for each class of zero points what sums begin with.
+std::vector<std::int32_t> classify(const BinaryArguments& arguments, std::int64_t padded, BinaryRows& rows) {
+  const auto* scale = arguments.x_scale.data<float>();
+  const auto* zero = arguments.x_zero_point.data<std::int32_t>();
+  const bool by_row = arguments.x_scale.count() != 1, by_class = by_row && arguments.levels.rounds;
+  for (std::size_t m = 0; m < rows.scales.size(); ++m) {
+    rows.scales[m] = scale[by_row ? m : 0];
+    rows.classes[m] = by_class ? static_cast<std::int32_t>(zero[m] - arguments.levels.low) : 0;
+  }
+  const std::int64_t classes = by_class ? arguments.levels.count : 1;
+  std::vector<std::int32_t> bases(static_cast<std::size_t>(classes * padded));
+  for (std::int64_t i = 0; i < classes; ++i) {
+    const auto zero_point = static_cast<std::int32_t>(!by_class ? zero[0] : arguments.levels.low + i);
+    arguments.write_base(arguments.weight_sums.data<std::int32_t>(), arguments.weight_ones.data<std::int32_t>(),
+                         zero_point, padded, bases.data() + i * padded);
+  }
+  return bases;
+}
+
+// Compares some rows; a NaN that has no level makes its row NaN, as it would in float.
+void compare(const BinaryArguments& arguments, const float* x, std::int64_t inputs, std::int64_t first,
+             std::int64_t end, BinaryRows& rows) {
+  const Levels& levels = arguments.levels;
+  const std::int64_t words = divided_up(inputs, 64);
+  const bool by_row = arguments.x_scale.count() != 1;
+  std::vector<float> thresholds(static_cast<std::size_t>(by_row ? end - first : 1));
+  for (std::int64_t plane = 0; plane < levels.planes(); ++plane) {
+    for (std::size_t i = 0; i < thresholds.size(); ++i) {
+      const std::size_t parameter = by_row ? static_cast<std::size_t>(first) + i : 0;
+      thresholds[i] = levels.threshold(plane, arguments.x_scale.data<float>()[parameter],
+                                       arguments.x_zero_point.data<std::int32_t>()[parameter]);
+    }
+    const Thresholding call = {end - first, inputs, x + first * inputs, inputs, 1, thresholds.data(), by_row ? 1 : 0,
+                               rows.words.get() + (first * levels.planes() + plane) * words,
+                               levels.planes() * words, 1};
+    chosen_isa().kernels.binary->threshold(call);
+  }
+  for (std::int64_t m = first; levels.rounds && m < end; ++m) {
+    if (has_nan(x + m * inputs, inputs)) {
+      rows.scales[static_cast<std::size_t>(m)] = std::numeric_limits<float>::quiet_NaN();
+    }
+  }
+}
+
+// Tiles of rows and panels, those of one block of panels one after another: their weights stay near.
+void multiply(const BinaryProducts& call, std::int64_t rows) {
+  const std::int64_t panels = divided_up(call.outputs, kBinaryPanel);
+  const std::int64_t row_blocks = divided_up(rows, kRowBlock), panel_blocks = divided_up(panels, kPanelBlock);
+  const std::int64_t work = call.words * call.planes * kPanelBlock * (rows < kRowBlock ? rows : kRowBlock);
+  const std::int64_t grain = divided_up(kWordsOfThread, work > 0 ? work : 1);
+  in_parallel(row_blocks * panel_blocks, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t block = begin; block < end; ++block) {
+      const std::int64_t row = block % row_blocks * kRowBlock, panel = block / row_blocks * kPanelBlock;
+      chosen_isa().kernels.binary->products(call, row, row + kRowBlock < rows ? row + kRowBlock : rows, panel,
+                                            panel + kPanelBlock < panels ? panel + kPanelBlock : panels);
+    }
+  });
+}
+
+void binary_linear(StackValue* stack, std::uint64_t, std::uint64_t) {
+  const TorchApi& api = torch_api();
+  Tensor given = Tensor::from_stack(stack[0]);
+  BinaryArguments arguments = BinaryArguments::from_stack(stack);
+  const std::vector<std::int64_t> sizes = given.sizes();
+  require(sizes.size() == 2, "binary_linear: x has rows and columns");
+  require(given.on_cpu() && given.dtype() == api.dtype_float32(), "binary_linear: x must be float32 on the CPU");
+  const std::int64_t count = sizes[0], inputs = sizes[1];
+  require(inputs > 0 && arguments.outputs > 0, "binary_linear: a layer has inputs and outputs");
+  const std::int64_t words = divided_up(inputs, 64), panels = divided_up(arguments.outputs, kBinaryPanel);
+  const std::int64_t padded = panels * kBinaryPanel, planes = arguments.levels.count - 1;
+  arguments.check("binary_linear", padded, words, 1, count);
+  const Tensor x = std::move(given).contiguous();
+  Tensor y = Tensor::empty({count, arguments.outputs}, api.dtype_float32());
+
+  BinaryRows rows{std::unique_ptr<std::uint64_t[]>(new std::uint64_t[static_cast<std::size_t>(count * planes * words)]),
+                  std::vector<float>(static_cast<std::size_t>(count)),
+                  std::vector<std::int32_t>(static_cast<std::size_t>(count))};
+  const std::vector<std::int32_t> bases = classify(arguments, padded, rows);
+  in_parallel(count, divided_up(kGrain, inputs), [&](std::int64_t begin, std::int64_t end) {
+    compare(arguments, x.data<float>(), inputs, begin, end, rows);
+  });
+  std::vector<std::int64_t> offsets(static_cast<std::size_t>(words));
+  for (std::int64_t k = 0; k < words; ++k) {
+    offsets[static_cast<std::size_t>(k)] = k;
+  }
+  BinaryProducts call{};
+  call.outputs = arguments.outputs, call.planes = planes, call.words = words;
+  call.x = rows.words.get(), call.x_row = planes * words, call.x_plane = words, call.offsets = offsets.data();
+  call.panels = reinterpret_cast<const std::uint64_t*>(arguments.weight.data<std::int64_t>());
+  call.has_masks = arguments.has_masks, call.step = static_cast<std::int32_t>(arguments.levels.step());
+  call.bases = bases.data(), call.base_row = padded, call.classes = rows.classes.data();
+  call.x_scales = rows.scales.data(), call.w_scales = arguments.weight_scale.data<float>();
+  call.bias = arguments.bias.count() == 0 ? nullptr : arguments.bias.data<float>();
+  call.y = y.data<float>(), call.y_row = arguments.outputs;
+  multiply(call, count);
+  stack[0] = std::move(y).to_stack();
+}
+
+}  // namespace
+
+std::vector<Operator> binary_linear_operators() {
+  return {{"binary_linear",
+           "binary_linear(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_sums, Tensor weight_ones, "
+           "Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int x_levels, bool x_rounds, "
+           "int outputs, bool has_masks) -> Tensor",
+           binary_linear}};
+}
+
+}  // namespace subbyte

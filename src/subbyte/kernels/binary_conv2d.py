@@ -1,0 +1,124 @@
+"""binary_conv2d: a convolution of bits of the input with weights of -1, 0 and +1, by popcount.
+
+`y = float(t) * (x_scale * w_scale[n]) (+ bias[n])`, where `t`, the sum over channels and kernel taps of x times w, is
+exact, x being quantized to its levels and padded with 0, and every product and sum of floats is rounded by itself.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from subbyte.errors import KernelError
+from subbyte.kernels.binary_weight import PANEL, WORD, BinaryWeight, Levels, check_weight, levels_of, taps_of_word
+from subbyte.kernels.convolution import Window
+from subbyte.kernels.operator import define
+
+
+def binary_conv2d(
+    x: Tensor,
+    weight: BinaryWeight,
+    bias: Tensor,
+    levels: Levels,
+    x_scale: Tensor,
+    x_zero_point: Tensor,
+    window: Window,
+) -> Tensor:
+    """Quantize images to two or three levels and convolve them with a weight.
+
+    Args:
+        x: fp32 [images, channels, rows, columns], contiguous, in channels_last or otherwise.
+        weight: laid out, with its kernel and groups.
+        bias: fp32 [outputs] as `weight.in_panels` gives it, or empty.
+        levels: of x.
+        x_scale, x_zero_point: fp32 and int32, [1]; the zero point of levels that are not rounded to is 0.
+        window: how the kernel moves.
+
+    Returns:
+        fp32 [images, outputs, rows, columns], in channels_last where x is.
+
+    Raises:
+        RuntimeError: something does not fit.
+    """
+    if window.kernel != weight.kernel:
+        raise KernelError(f"a kernel of {weight.kernel} does not move as one of {window.kernel}")
+    y: Tensor = torch.ops.subbyte.binary_conv2d(
+        x,
+        weight.packed,
+        weight.scale,
+        weight.sums,
+        weight.ones,
+        bias,
+        x_scale,
+        x_zero_point,
+        levels.low,
+        levels.high,
+        levels.count,
+        levels.rounds,
+        weight.outputs,
+        weight.has_masks,
+        *window.numbers(),
+        weight.groups,
+    )
+    return y
+
+
+def _binary_conv2d(x: Tensor, *arguments: Any) -> Tensor:
+    packed, scale, sums, ones, bias, x_scale, x_zero_point, low, high, count, rounds, outputs, has_masks = arguments[
+        :13
+    ]
+    window, groups = _window(arguments), arguments[21]
+    _check_shapes(x, outputs, groups, window)
+    if x_scale.numel() != 1:
+        raise KernelError("binary_conv2d: the scale of x is one")
+    padded = groups * -(-(outputs // groups) // PANEL) * PANEL
+    channels, (rows, columns) = x.shape[1] // groups, window.kernel
+    taps = taps_of_word(channels, columns)
+    words = rows * -(-columns // taps) * -(-taps * channels // WORD)
+    check_weight("binary_conv2d", arguments, padded, words, rows * columns)
+    weight = BinaryWeight(packed, scale, sums, ones, has_masks, outputs, channels, window.kernel, groups)
+    grid = levels_of(x, Levels(low, high, count, rounds), x_scale, x_zero_point)
+    moves = (window.stride, window.padding, window.dilation)
+    total = F.conv2d(grid.double(), weight.values().double(), None, *moves, groups)
+    y: Tensor = total.float() * (x_scale * weight.out_of_panels(scale))[:, None, None]
+    y = y + weight.out_of_panels(bias)[:, None, None] if bias.numel() else y
+    return y.contiguous(memory_format=_format(x))
+
+
+def _window(arguments: tuple[Any, ...]) -> Window:
+    return Window(*((arguments[i], arguments[i + 1]) for i in range(13, 21, 2)))
+
+
+def _check_shapes(x: Tensor, outputs: int, groups: int, window: Window) -> None:
+    if x.ndim != 4 or x.dtype != torch.float32:
+        raise KernelError("binary_conv2d: x must be float32, of images, channels, rows and columns")
+    if 0 in x.shape[1:] or outputs <= 0:
+        raise KernelError("binary_conv2d: a convolution has channels, outputs and an image")
+    positive = (*window.kernel, *window.stride, *window.dilation)
+    if min(positive) < 1 or min(window.padding) < 0 or max(*positive, *window.padding) >= 1 << 20:
+        raise KernelError("binary_conv2d: kernel, stride and dilation are positive, padding not negative")
+    if min(window.output(x.shape[2:])) <= 0:
+        raise KernelError("binary_conv2d: the kernel is larger than the padded image")
+    if groups < 1 or x.shape[1] % groups or outputs % groups:
+        raise KernelError("binary_conv2d: groups divide channels and outputs")
+
+
+def _format(x: Tensor) -> torch.memory_format:
+    is_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    return torch.channels_last if is_last else torch.contiguous_format
+
+
+def _shape(x: Tensor, *arguments: Any) -> Tensor:
+    sizes = (x.shape[0], arguments[11], *_window(arguments).output(x.shape[2:]))
+    return torch.empty(sizes, dtype=x.dtype, device=x.device, memory_format=_format(x))
+
+
+define(
+    "binary_conv2d(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_sums, Tensor weight_ones, Tensor bias, "
+    "Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int x_levels, bool x_rounds, int outputs, "
+    "bool has_masks, int kernel_h, int kernel_w, int stride_h, int stride_w, int padding_h, int padding_w, "
+    "int dilation_h, int dilation_w, int groups) -> Tensor",
+    _binary_conv2d,
+    _shape,
+)
