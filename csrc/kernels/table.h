@@ -6,6 +6,7 @@
 #pragma once
 
 #include "binary.h"
+#include "depthwise.h"
 #include "float_linear.h"
 #include "linear.h"
 #include "packing.h"
@@ -20,6 +21,7 @@ struct Kernels {
   const RescaleKernels* rescale;
   const LinearKernels* linear;
   const FloatLinearKernels* float_linear;
+  const DepthwiseKernels* depthwise;
   const BinaryKernels* binary;
 };
 

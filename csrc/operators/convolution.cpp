@@ -1,7 +1,5 @@
 // conv2d_codes: a convolution on packed codes. Its input becomes one padded plane of codes, channels innermost; a window is
 // a row of the product wherever its first tap lies, and a row of the kernel a segment of it. Nothing is copied out.
-#include <cmath>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +10,7 @@
 #include "plane.h"
 #include "product.h"
 #include "require.h"
+#include "spread_nans.h"
 #include "transposed.h"
 #include "window.h"
 
@@ -110,41 +109,6 @@ void convolve(const Convolution& convolution) {
   });
 }
 
-// The outputs of one group whose windows cover a place of the image become NaN.
-void spread_nan(const Convolution& all, std::int64_t image, std::int64_t group, std::int64_t row, std::int64_t column) {
-  const Axis &height = all.window.height, &width = all.window.width;
-  for (std::int64_t tap = 0; tap < all.window.taps(); ++tap) {
-    const std::int64_t top = row + height.padding - tap / width.kernel * height.dilation;
-    const std::int64_t left = column + width.padding - tap % width.kernel * width.dilation;
-    const std::int64_t y = top / height.stride, x = left / width.stride;
-    if (top < 0 || left < 0 || top % height.stride != 0 || left % width.stride != 0 || y >= height.outputs() ||
-        x >= width.outputs()) {
-      continue;
-    }
-    const std::int64_t window = y * width.outputs() + x;
-    for (std::int64_t n = group * all.call.outputs; n < (group + 1) * all.call.outputs; ++n) {
-      const std::int64_t place = all.channels_last ? (image * all.windows() + window) * all.outputs() + n
-                                                   : (image * all.outputs() + n) * all.windows() + window;
-      all.y[place] = std::numeric_limits<float>::quiet_NaN();
-    }
-  }
-}
-
-// A NaN has no code: it makes all that it goes into NaN, as it would in float.
-void spread_nans(const Convolution& all, const Image& image) {
-  const std::int64_t height = all.window.height.size, width = all.window.width.size, places = height * width;
-  const std::int64_t count = image.images * image.channels * places;
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (!std::isnan(image.data[i])) {
-      continue;
-    }
-    const std::int64_t of_image = i % (image.channels * places);
-    const std::int64_t channel = image.channels_last ? of_image % image.channels : of_image / places;
-    const std::int64_t place = image.channels_last ? of_image / image.channels : of_image % places;
-    spread_nan(all, i / (image.channels * places), channel / (image.channels / all.groups), place / width, place % width);
-  }
-}
-
 void conv2d_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
   const std::int32_t float32 = torch_api().dtype_float32();
   std::vector<Tensor> tensors = tensors_of(stack, 9);
@@ -179,7 +143,7 @@ void conv2d_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
   const Convolution all = {window, plane, call, sizes[0], groups, group_panels, y.data<float>(), channels_last};
   convolve(all);
   if (plane.any_nan()) {
-    spread_nans(all, image);
+    spread_nans(image, {window, groups, call.outputs, y.data<float>(), channels_last});
   }
   stack[0] = std::move(y).to_stack();
 }

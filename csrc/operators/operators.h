@@ -19,6 +19,7 @@ std::vector<Operator> panel_operators();
 std::vector<Operator> linear_operators();
 std::vector<Operator> float_linear_operators();
 std::vector<Operator> convolution_operators();
+std::vector<Operator> depthwise_operators();
 std::vector<Operator> embedding_operators();
 std::vector<Operator> quantize_operators();
 std::vector<Operator> range_operators();

@@ -111,7 +111,7 @@ def test_the_formula_bit_for_bit(
         drawn["x"] = drawn["x"].contiguous(memory_format=torch.channels_last)
     got = run(drawn)
     assert torch.equal(got, want)
-    assert got.is_contiguous(memory_format=in_torch._format(drawn["x"]))
+    assert got.is_contiguous(memory_format=in_torch.memory_format(drawn["x"]))
     assert torch.equal(weight_of(drawn).codes(), drawn["codes"])
 
 

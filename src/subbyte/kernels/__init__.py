@@ -8,6 +8,7 @@ from subbyte.kernels import (  # noqa: F401  (they define their operators)
     binary_conv2d,
     binary_linear,
     convolution,
+    depthwise,
     embedding,
     float_linear,
     linear,

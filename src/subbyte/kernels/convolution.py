@@ -190,7 +190,7 @@ def _conv2d_codes(
     channels: int,
     *geometry: int,
 ) -> Tensor:
-    window, groups = _window(geometry), geometry[-1]
+    window, groups = window_of(geometry), geometry[-1]
     _check_shapes(x, (outputs, channels), groups, window)
     shape = (outputs, channels, *window.kernel)
     by_tap = window.dilation[1] > 1
@@ -212,15 +212,17 @@ def _conv2d_codes(
     total = F.conv2d(grid, w_grid, None, window.stride, window.padding, window.dilation, groups).float()
     y = total * (x_scale * _real(weight_scale, outputs, groups))[:, None, None]
     y = y + _real(bias, outputs, groups)[:, None, None] if bias.numel() else y
-    return y.contiguous(memory_format=_format(x))
+    return y.contiguous(memory_format=memory_format(x))
 
 
-def _format(x: Tensor) -> torch.memory_format:
+def memory_format(x: Tensor) -> torch.memory_format:
+    """That of a result: channels_last where x is and is not row-major too."""
     is_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
     return torch.channels_last if is_last else torch.contiguous_format
 
 
-def _window(numbers: tuple[int, ...]) -> Window:
+def window_of(numbers: tuple[int, ...]) -> Window:
+    """From the numbers that `Window.numbers` gives."""
     return Window(*((numbers[i], numbers[i + 1]) for i in range(0, 8, 2)))
 
 
@@ -232,16 +234,25 @@ def _check_shapes(x: Tensor, sizes: tuple[int, int], groups: int, window: Window
         raise KernelError("conv2d_codes: each group has inputs, and as many outputs as any other")
     if x.shape[1] != channels * groups:
         raise KernelError("conv2d_codes: x has other channels than the weight")
+    check_window(window, tuple(x.shape[2:]))
+
+
+def check_window(window: Window, size: tuple[int, ...]) -> None:
+    """The kernel moves somewhere, over an image of this size.
+
+    Raises:
+        KernelError: not so.
+    """
     if min(*window.kernel, *window.stride, *window.dilation) <= 0 or min(window.padding) < 0:
-        raise KernelError("conv2d_codes: kernel, stride and dilation are positive, padding is not negative")
-    if min(window.output(tuple(x.shape[2:]))) <= 0:
-        raise KernelError("conv2d_codes: the kernel is larger than the padded image")
+        raise KernelError("the kernel, its stride and dilation are positive, its padding is not negative")
+    if min(window.output(size)) <= 0:
+        raise KernelError("the kernel is larger than the padded image")
 
 
 def _shape(x: Tensor, *arguments: int) -> Tensor:
     outputs, geometry = arguments[11], arguments[13:]
-    rows, columns = _window(geometry).output(tuple(x.shape[2:]))
-    return x.new_empty(x.shape[0], outputs, rows, columns).to(memory_format=_format(x))
+    rows, columns = window_of(geometry).output(tuple(x.shape[2:]))
+    return x.new_empty(x.shape[0], outputs, rows, columns).to(memory_format=memory_format(x))
 
 
 define(

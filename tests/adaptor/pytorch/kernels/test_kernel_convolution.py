@@ -76,10 +76,20 @@ def test_groups_that_fill_panels() -> None:
     check(nn.Sequential(nn.Conv2d(32, 20, 3, padding=1, groups=2)), "w4a8", seeded((2, 32, 7, 6)))
 
 
+@pytest.mark.parametrize("config", ["w8a8", "w4a4", "w3a8:dynamic", "w1a8", "wfp4_e2m1a8"])
+def test_each_channel_by_itself(config: str) -> None:
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        layer = nn.Conv2d(12, 12, (3, 2), (1, 2), padding=(1, 0), dilation=(1, 2), groups=12)
+        kernel_model = check(nn.Sequential(layer, nn.ReLU()), config, X.contiguous(memory_format=memory_format))
+    with torch.no_grad():
+        assert kernel_model(X[:0]).shape == (0, 12, 13, 5)
+    check(nn.Sequential(nn.Conv1d(12, 12, 3, groups=12)), config, X[:, :, 0])
+
+
 @pytest.mark.parametrize(
     "layer",
     [
-        lambda: nn.Conv2d(12, 12, 3, groups=12),
+        lambda: nn.Conv2d(12, 24, 3, groups=12),
         lambda: nn.Conv2d(12, 12, 3, padding=1, padding_mode="reflect"),
         lambda: nn.Conv3d(12, 12, (1, 1, 1)),
     ],

@@ -8,11 +8,12 @@ from torch import Tensor
 
 from subbyte.adaptor.pytorch.kernels.grid import Grid
 from subbyte.adaptor.pytorch.kernels.kernel_module import CodesOfX, IntegerKernelModule
-from subbyte.adaptor.pytorch.kernels.panel_weight import PanelWeight
+from subbyte.adaptor.pytorch.kernels.panel_weight import LaidOut, PanelWeight
 from subbyte.adaptor.pytorch.modules.convolution import ConvolutionHandler
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted
 from subbyte.adaptor.pytorch.weight import float_bias, output_scale
 from subbyte.kernels.convolution import ConvolutionWeight, Window, bias_by_panel, conv2d_codes
+from subbyte.kernels.depthwise import DepthwiseWeight, depthwise_conv2d_codes
 
 # Of groups with fewer channels, most of a panel would be empty.
 FEWEST_CHANNELS = 8
@@ -29,24 +30,36 @@ class KernelConvolution(IntegerKernelModule):
         handler, options = module.handler, vars(module)
         if not isinstance(handler, ConvolutionHandler) or handler.dimensions > 2:
             return False
-        outputs, channels = module.weight.shape[:2]
-        dense = options["groups"] == 1 or min(channels, outputs // options["groups"]) >= FEWEST_CHANNELS
-        return dense and options["padding_mode"] == "zeros" and module.weight.spec.granularity.kind != "per_group"
+        fills = cls.fills(options["groups"], module.weight.shape[0], module.weight.shape[1])
+        return fills and options["padding_mode"] == "zeros" and module.weight.spec.granularity.kind != "per_group"
+
+    @classmethod
+    def fills(cls, groups: int, outputs: int, channels: int) -> bool:
+        """Whether such groups, of `channels` inputs each, are what the kernel is for."""
+        return groups == 1 or min(channels, outputs // groups) >= FEWEST_CHANNELS
 
     def lay_out(self) -> None:
-        tensor, spec, grid = self.weight.tensor, self.weight.spec, Grid.of(self.weight.spec)
+        spec, grid = self.weight.spec, Grid.of(self.weight.spec)
         assert grid is not None
-        vars(self)["kernel_window"] = window = window_of(vars(self))
-        outputs = self.weight.shape[0]
+        vars(self)["kernel_window"] = window_of(vars(self))
+        tensor, outputs = self.weight.tensor, self.weight.shape[0]
         scale = output_scale(self, self.handler, tensor.params, spec, self.norm_factor) * grid.unit
         scale, zero_point = (x.reshape(-1).expand(outputs).contiguous() for x in (scale, grid.zero_point(tensor)))
         numbers = grid.numbers(tensor)
         numbers = numbers if numbers.ndim == 4 else numbers.unsqueeze(2)
-        by_tap = window.dilation[1] > 1
-        laid_out = ConvolutionWeight.of(numbers, scale, zero_point, spec.dtype.bits, self.groups, by_tap, grid.table())
+        laid_out = self.laid_out(numbers, scale, zero_point, grid)
         PanelWeight.take(self.weight, laid_out, grid.lowest_code)
         bias = float_bias(self)
-        self.keep_bias(torch.empty(0) if bias is None else bias_by_panel(bias, self.groups))
+        self.keep_bias(torch.empty(0) if bias is None else self.bias_for_kernel(bias))
+
+    def laid_out(self, numbers: Tensor, scale: Tensor, zero_point: Tensor, grid: Grid) -> LaidOut:
+        """The weight as the kernel takes it; scale and zero point for each output."""
+        by_tap, bits = self.kernel_window.dilation[1] > 1, self.weight.spec.dtype.bits
+        return ConvolutionWeight.of(numbers, scale, zero_point, bits, self.groups, by_tap, grid.table())
+
+    def bias_for_kernel(self, bias: Tensor) -> Tensor:
+        """The bias as the kernel takes it."""
+        return bias_by_panel(bias, self.groups)
 
     def on_codes(self, x: Tensor, codes: CodesOfX) -> Tensor:
         spatial = len(self.weight.shape) - 2
@@ -63,6 +76,25 @@ class KernelConvolution(IntegerKernelModule):
         x_range = (codes.lowest, codes.highest)
         bias, window = self.kernel_bias, self.kernel_window
         return conv2d_codes(x, self.weight.laid_out, bias, codes.scale, codes.zero_point, x_range, window)
+
+
+class KernelDepthwise(KernelConvolution):
+    """A converted Conv1d or Conv2d of each channel by itself."""
+
+    @classmethod
+    def fills(cls, groups: int, outputs: int, channels: int) -> bool:
+        return channels == 1 and outputs == groups
+
+    def laid_out(self, numbers: Tensor, scale: Tensor, zero_point: Tensor, grid: Grid) -> LaidOut:
+        return DepthwiseWeight.of(numbers, scale, zero_point, self.weight.spec.dtype.bits, grid.table())
+
+    def bias_for_kernel(self, bias: Tensor) -> Tensor:
+        return bias
+
+    def on_images(self, x: Tensor, codes: CodesOfX) -> Tensor:
+        x_range = (codes.lowest, codes.highest)
+        bias, window = self.kernel_bias, self.kernel_window
+        return depthwise_conv2d_codes(x, self.weight.laid_out, bias, codes.scale, codes.zero_point, x_range, window)
 
 
 def window_of(options: dict[str, Any]) -> Window:

@@ -1,0 +1,7 @@
+#include "../reference/depthwise_window.h"
+
+namespace subbyte {
+
+const DepthwiseKernels reference_depthwise = {window};
+
+}  // namespace subbyte
