@@ -1,4 +1,6 @@
-"""Memory that streams fast."""
+"""Memory that streams fast, and memory given back."""
+
+import ctypes
 
 import torch
 from torch import Tensor
@@ -16,3 +18,10 @@ def empty_in_huge_pages(size: int, device: torch.device) -> Tensor:
     if handle is not None and memory.device.type == "cpu":
         handle.subbyte_advise_huge_pages(memory.data_ptr(), size)
     return memory
+
+
+def give_back_unused() -> None:
+    """Hand memory that was freed back to the system, where the C library would keep it (glibc: `malloc_trim`)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))

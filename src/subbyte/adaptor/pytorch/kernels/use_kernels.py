@@ -12,6 +12,7 @@ from subbyte.adaptor.pytorch.state import state_of
 from subbyte.adaptor.pytorch.structure import check_structure, structure
 from subbyte.adaptor.pytorch.swap import swap
 from subbyte.errors import ModelError
+from subbyte.kernels.memory import give_back_unused
 
 # The first that serves an op runs it.
 KINDS: tuple[type[KernelModule], ...] = (
@@ -47,6 +48,7 @@ def use_kernels(model: nn.Module) -> nn.Module:
             swap(module, kind)
             module.lay_out()  # type: ignore[operator]  # swapped: it is of that kind now
     state.structure = structure(model)
+    give_back_unused()  # of laying weights out, several times their size
     return model
 
 
