@@ -142,6 +142,7 @@ void conv2d_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
   Tensor y = channels_last ? Tensor::empty_channels_last(y_sizes, float32) : Tensor::empty(y_sizes, float32);
   const Convolution all = {window, plane, call, sizes[0], groups, group_panels, y.data<float>(), channels_last};
   convolve(all);
+  refuse_bad_scales(y, weight.scale());
   if (plane.any_nan()) {
     spread_nans(image, {window, groups, call.outputs, y.data<float>(), channels_last});
   }

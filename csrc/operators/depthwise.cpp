@@ -59,6 +59,8 @@ class DepthwiseWeight {
     call.bias = bias_.count() == 0 ? nullptr : bias_.data<float>();
   }
 
+  const Tensor& scale() const { return scale_; }
+
  private:
   Tensor packed_, scale_, zero_point_, values_, bias_;
   std::vector<std::int16_t> numbers_;
@@ -120,6 +122,7 @@ void depthwise_conv2d_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
       convolve_row(call, plane, result, i / rows, i % rows);
     }
   });
+  refuse_bad_scales(y, weight.scale());
   if (plane.any_nan()) {
     spread_nans(image, result);
   }

@@ -96,6 +96,7 @@ void embedding_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
       table.write(rows[i], room, to + i * table.columns);
     }
   });
+  refuse_bad_scales(y, scale);
   stack[0] = std::move(y).to_stack();
 }
 

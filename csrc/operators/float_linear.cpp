@@ -82,6 +82,7 @@ void linear_float(StackValue* stack, std::uint64_t, std::uint64_t) {
   in_pieces(call.rows, outputs, 4 * inputs, [&](std::int64_t row, std::int64_t end_row, std::int64_t panel, std::int64_t end) {
     kernels.linear(call, row, end_row, panel, end);
   });
+  refuse_bad_scales(y, scale);
   stack[0] = std::move(y).to_stack();
 }
 

@@ -89,6 +89,7 @@ void linear_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
   Tensor y = Tensor::empty({sizes[0], outputs}, float32);
   call.y = y.data<float>(), call.y_stride = outputs;
   multiply(call);
+  refuse_bad_scales(y, weight.scale());
   stack[0] = std::move(y).to_stack();
 }
 

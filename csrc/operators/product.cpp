@@ -32,6 +32,18 @@ void require_count(const Tensor& tensor, const std::string& name, std::int64_t c
           name + " has " + std::to_string(tensor.count()) + " elements; it takes " + std::to_string(count));
 }
 
+void refuse_bad_scales(const Tensor& y, const Tensor& scales) {
+  const auto* values = y.data<float>();
+  const std::int64_t count = y.count();
+  std::int32_t any_nan = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    any_nan |= values[i] != values[i];
+  }
+  for (std::int64_t i = 0; any_nan != 0 && i < scales.count(); ++i) {
+    require(std::isfinite(scales.data<float>()[i]), "a scale of the weight is not finite");
+  }
+}
+
 void Segments::add(const Segment& segment) {
   segments.push_back(segment);
   blocks += blocks_of(segment.steps);

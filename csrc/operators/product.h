@@ -22,6 +22,9 @@ Tensor checked_layout(Tensor&& tensor, const std::string& name, std::int32_t dty
 Tensor checked(Tensor&& tensor, const std::string& name, std::int32_t dtype);
 void require_count(const Tensor& tensor, const std::string& name, std::int64_t count);
 
+// Refuses scales that are not finite. They make NaN: only a result that holds one is worth the look at all scales.
+void refuse_bad_scales(const Tensor& y, const Tensor& scales);
+
 // Segments of a row, the groups that they belong to, and what a panel of the weight takes.
 struct Segments {
   std::vector<Segment> segments;
@@ -42,6 +45,7 @@ class PackedArguments {
 
   // Checks them against the call's `panels` panels and fills in the pointers.
   void describe(Linear& call, std::int64_t panels) const;
+  const Tensor& scale() const { return scale_; }
 
  private:
   Tensor weight_, scale_, zero_point_, sums_, values_, bias_;

@@ -191,7 +191,14 @@ def test_what_does_not_fit_is_refused(kernels: str) -> None:
     ):
         with pytest.raises(RuntimeError):
             conv2d_codes(x, weight, bias, *x_codes, bad_window)
-    for changes in ({"bits": 5}, {"bits": 0}, {"groups": 2}, {"groups": 0}, {"packed": weight.packed[:-1]}):
+    for changes in (
+        {"bits": 5},
+        {"bits": 0},
+        {"groups": 2},
+        {"groups": 0},
+        {"scale": weight.scale * torch.nan},
+        {"packed": weight.packed[:-1]},
+    ):
         with pytest.raises(RuntimeError):
             conv2d_codes(x, replace(weight, **changes), bias, *x_codes, window)
     with pytest.raises(RuntimeError):

@@ -131,7 +131,12 @@ def test_what_does_not_fit_is_refused(kernels: str) -> None:
     for bad_window in (Window((9, 3)), Window((0, 3)), Window((3, 3), (0, 1)), Window((3, 3), dilation=(6, 1))):
         with pytest.raises(RuntimeError):
             depthwise_conv2d_codes(x, weight, drawn["bias"], *x_codes, bad_window)
-    for change in ({"packed": weight.packed[:-1]}, {"bits": 5}, {"zero_point": weight.zero_point + 256}):
+    for change in (
+        {"packed": weight.packed[:-1]},
+        {"bits": 5},
+        {"scale": weight.scale * torch.nan},
+        {"zero_point": weight.zero_point + 256},
+    ):
         with pytest.raises(RuntimeError):
             depthwise_conv2d_codes(x, replace(weight, **change), drawn["bias"], *x_codes, window)
     with pytest.raises(RuntimeError):

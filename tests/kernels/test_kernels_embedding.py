@@ -118,6 +118,7 @@ def test_what_does_not_fit_is_refused(kernels: str) -> None:
         {"packed": torch.zeros(3, dtype=torch.uint8)},
         {"scale": torch.rand(2, 3)},
         {"scale": torch.rand(7, 3).double()},
+        {"scale": torch.full((7, 3), torch.nan)},
         {"zero_point": torch.zeros(4, dtype=torch.int32)},
         {"values": torch.rand(7)},
         {"values": torch.rand(8), "signed": True},

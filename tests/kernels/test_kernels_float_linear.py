@@ -145,6 +145,7 @@ def test_what_does_not_fit_is_refused(kernels: str) -> None:
         {"scale": weight.scale.double()},
         {"zero_point": weight.zero_point.reshape(-1)[:5]},
         {"values": weight.values[:15]},
+        {"scale": weight.scale * torch.nan},
     ]
     for change in changes:
         with pytest.raises(RuntimeError):

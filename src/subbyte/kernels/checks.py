@@ -43,3 +43,13 @@ def check_codes_of_x(scale: Tensor, zero_point: Tensor, low: int, high: int, row
         raise KernelError("codes of x take 8 bits")
     if not bool(((zero_point >= low) & (zero_point <= high)).all()):
         raise KernelError("the zero point of x is no code")
+
+
+def check_scale_of_weight(scale: Tensor) -> None:
+    """Scales are finite.
+
+    Raises:
+        KernelError: not so.
+    """
+    if not bool(scale.isfinite().all()):
+        raise KernelError("a scale of the weight is not finite")

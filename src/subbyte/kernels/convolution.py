@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from subbyte.errors import KernelError
-from subbyte.kernels.checks import check_codes_of_weight, check_codes_of_x
+from subbyte.kernels.checks import check_codes_of_weight, check_codes_of_x, check_scale_of_weight
 from subbyte.kernels.operator import define
 from subbyte.kernels.panels import PANEL, STEP, by_panel, from_panels, one_or_by_panel, panel_bytes, table_of, to_panels
 
@@ -196,6 +196,7 @@ def _conv2d_codes(
     by_tap = window.dilation[1] > 1
     segments = _segments(window.kernel, channels, by_tap)
     check_codes_of_weight(weight, values, bits, groups * panel_bytes(bits, outputs // groups, segments))
+    check_scale_of_weight(weight_scale)
     check_codes_of_x(x_scale, x_zero_point, x_low, x_high, 1)
     parameters = groups * -(-outputs // groups // PANEL) * PANEL
     if weight_scale.numel() != parameters or weight_zero_point.numel() not in (1, parameters):

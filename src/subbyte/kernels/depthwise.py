@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from subbyte.errors import KernelError
-from subbyte.kernels.checks import check_codes_of_weight, check_codes_of_x
+from subbyte.kernels.checks import check_codes_of_weight, check_codes_of_x, check_scale_of_weight
 from subbyte.kernels.convolution import Window, check_window, memory_format, window_of
 from subbyte.kernels.operator import define
 from subbyte.kernels.packing import pack_codes, packed_size, unpack_codes
@@ -120,6 +120,7 @@ def _depthwise_conv2d_codes(
     check_window(window, tuple(x.shape[2:]))
     count = channels * window.kernel[0] * window.kernel[1]
     check_codes_of_weight(weight, values, bits, packed_size(count, bits))
+    check_scale_of_weight(weight_scale)
     check_codes_of_x(x_scale, x_zero_point, x_low, x_high, 1)
     if weight_scale.shape != (channels,) or weight_zero_point.shape != (channels,):
         raise KernelError(f"depthwise_conv2d_codes: the weight's scale and zero point take {channels} elements")

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from subbyte.errors import KernelError
+from subbyte.kernels.checks import check_scale_of_weight
 from subbyte.kernels.operator import define
 from subbyte.kernels.packing import packed_size, unpack_codes
 
@@ -73,6 +74,7 @@ def _embedding_codes(
         raise KernelError("embedding_codes: a table of values has an entry for each code, counted from 0")
     if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < rows):
         raise KernelError(f"embedding_codes: an index is out of range: the table has {rows} rows")
+    check_scale_of_weight(scale)
     codes = unpack_codes(packed.reshape(-1), bits, rows * columns, signed).view(rows, columns).index_select(0, index)
     numbers = values[codes.int()] if values.numel() else codes.float()
     if zero_point.numel():

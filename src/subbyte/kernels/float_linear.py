@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from subbyte.errors import KernelError
-from subbyte.kernels.checks import check_packed
+from subbyte.kernels.checks import check_packed, check_scale_of_weight
 from subbyte.kernels.linear_weight import group_sizes
 from subbyte.kernels.operator import define
 from subbyte.kernels.panels import PANEL, by_panel, from_panels, panel_bytes, to_panels
@@ -123,6 +123,7 @@ def _linear_float(
     if inputs <= 0 or outputs <= 0 or group_size <= 0:
         raise KernelError("linear_float: a layer has inputs, outputs and groups that hold something")
     sizes = group_sizes(inputs, group_size)
+    check_scale_of_weight(weight_scale)
     check_packed(weight, bits, panel_bytes(bits, outputs, sizes))
     panels = -(-outputs // PANEL)
     parameters = panels * len(sizes) * PANEL

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from subbyte.errors import KernelError
-from subbyte.kernels.checks import check_codes_of_weight, check_codes_of_x
+from subbyte.kernels.checks import check_codes_of_weight, check_codes_of_x, check_scale_of_weight
 from subbyte.kernels.linear_weight import LinearWeight, group_sizes
 from subbyte.kernels.operator import define
 from subbyte.kernels.panels import PANEL, from_panels, panel_bytes
@@ -35,6 +35,7 @@ def _linear_codes(
     _check_layer(x, weight_scale, outputs, inputs, group_size)
     sizes = group_sizes(x.shape[1], group_size)
     check_codes_of_weight(weight, values, bits, panel_bytes(bits, outputs, sizes))
+    check_scale_of_weight(weight_scale)
     check_codes_of_x(x_scale, x_zero_point, x_low, x_high, len(x))
     zero = x_zero_point[:, None].double()
     # A NaN has no code; it stays one, and makes its row NaN.

@@ -110,7 +110,7 @@ class IntegerKernelModule(KernelModule):
         """The result (fp32) of an input (fp32)."""
 
     def compute(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
-        if quantizer is None or not self.runs(self, quantizer) or not is_active(quantizer, x):
+        if quantizer is None or not self._runs(quantizer) or not is_active(quantizer, x):
             return super().compute(x, quantizer, *extra)
         if self.awaits_norm:
             awaited.expect(self.input_quantizers.run, self.op_name)
@@ -120,6 +120,15 @@ class IntegerKernelModule(KernelModule):
         zero_point = torch.zeros_like(scale, dtype=torch.int32) if params.zero_point is None else params.zero_point
         y = self.on_codes(real, CodesOfX(scale, zero_point.reshape(-1), quantizer.spec))
         return as_dtype(y, x.dtype)
+
+    def _runs(self, quantizer: InputQuantizer) -> bool:
+        """`runs`, asked again only for another quantizer than before."""
+        if torch.compiler.is_compiling():
+            return self.runs(self, quantizer)
+        known: tuple[InputQuantizer, bool] | None = vars(self).get("kernel_runs")
+        if known is None or known[0] is not quantizer:
+            known = vars(self)["kernel_runs"] = (quantizer, self.runs(self, quantizer))
+        return known[1]
 
     @property
     def kernel(self) -> str:

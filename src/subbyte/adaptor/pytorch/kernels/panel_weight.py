@@ -1,6 +1,6 @@
 """A packed weight in the order that the kernels read."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ class PanelWeight(PackedWeight):
     """A packed weight laid out for the kernels; codes in the order of a checkpoint are made when asked for."""
 
     plan: Any  # a laid out weight without its tensors, which are buffers
+    part_names: tuple[str, ...]  # of those
     lowest_code: int
     is_transposed: bool
 
@@ -39,14 +40,20 @@ class PanelWeight(PackedWeight):
         tensors = {name: value for name, value in vars(laid_out).items() if isinstance(value, Tensor)}
         for name, tensor in tensors.items():
             weight.register_buffer(f"panel_{name}", tensor, persistent=False)
+        vars(weight)["part_names"] = tuple(tensors)
         vars(weight)["plan"] = replace(laid_out, **dict.fromkeys(tensors, None))  # type: ignore[arg-type]
         vars(weight)["lowest_code"] = lowest_code
         vars(weight)["is_transposed"] = is_transposed
 
     @property
     def laid_out(self) -> Any:
-        buffers = {field.name: self._buffers.get(f"panel_{field.name}") for field in fields(self.plan)}
-        return replace(self.plan, **{name: tensor for name, tensor in buffers.items() if tensor is not None})
+        parts = {name: self._buffers[f"panel_{name}"] for name in self.part_names}
+        if torch.compiler.is_compiling():
+            return replace(self.plan, **parts)
+        known = vars(self).get("known")  # making one anew would cost small layers a tenth of their time
+        if known is None or any(getattr(known, name) is not part for name, part in parts.items()):
+            known = vars(self)["known"] = replace(self.plan, **parts)
+        return known
 
     @property
     def packed(self) -> Tensor:  # type: ignore[override]
