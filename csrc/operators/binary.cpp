@@ -62,9 +62,10 @@ void BinaryArguments::check(const char* name, std::int64_t padded, std::int64_t 
               (levels.high - levels.low) % (levels.count - 1) == 0,
           start + "the levels of x are evenly spaced whole numbers within -128..128");
   require(!levels.rounds || levels.step() == 1, start + "levels that are rounded to are neighbours");
-  check_tensor(weight, start + "the packed weight", api.dtype_int64(), padded * words * (has_masks ? 2 : 1));
+  check_tensor(weight, start + "the packed weight", api.dtype_int64(), product_of({padded, words, has_masks ? 2 : 1}, start + "the packed weight"));
   check_tensor(weight_scale, start + "the weight's scale", api.dtype_float32(), padded);
-  check_tensor(weight_sums, start + "the weight's sums", api.dtype_int32(), padded * taps);
+  check_tensor(weight_sums, start + "the weight's sums", api.dtype_int32(),
+               product_of({padded, taps}, start + "the weight"));
   check_tensor(weight_ones, start + "the weight's ones", api.dtype_int32(), padded);
   check_tensor(bias, start + "the bias", api.dtype_float32(), bias.count() == 0 ? 0 : padded);
   check_tensor(x_scale, start + "the scale of x", api.dtype_float32(), x_scale.count() == 1 ? 1 : x_parameters);

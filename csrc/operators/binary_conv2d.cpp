@@ -69,7 +69,10 @@ class BinaryConvolution {
       thresholds_.push_back(arguments_.levels.threshold(plane, *arguments_.x_scale.data<float>(),
                                                         *arguments_.x_zero_point.data<std::int32_t>()));
     }
-    words_.reset(new std::uint64_t[static_cast<std::size_t>(shape_.images * image_stride())]);
+    const std::int64_t count = product_of({shape_.images, planes_, shape_.groups, shape_.words_of_pixel(),
+                                           shape_.window.height.padded(), shape_.window.width.padded()},
+                                          "binary_conv2d: the padded x");
+    words_.reset(new std::uint64_t[static_cast<std::size_t>(count)]);
     const std::int64_t rows = shape_.window.height.padded(), floats = shape_.channels * shape_.window.width.size;
     in_parallel(shape_.images * rows, divided_up(kGrain, floats), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
@@ -139,7 +142,8 @@ class BinaryConvolution {
           for (std::int64_t column = columns.first; column < columns.end; ++column) {
             const std::int32_t* tap = sums + (row * shape_.window.width.kernel + column) * outputs;
             for (std::int64_t n = 0; n < outputs; ++n) {
-              total[static_cast<std::size_t>(n)] += tap[n];
+              std::int32_t& sum = total[static_cast<std::size_t>(n)];  // of whatever is given: it may wrap
+              sum = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum) + static_cast<std::uint32_t>(tap[n]));
             }
           }
         }
@@ -261,19 +265,19 @@ void binary_conv2d(StackValue* stack, std::uint64_t, std::uint64_t) {
   BinaryArguments arguments = BinaryArguments::from_stack(stack);
   require(x.on_cpu() && x.dtype() == api.dtype_float32(), "binary_conv2d: x must be float32 on the CPU");
   const BinaryShape shape = shape_of(x.sizes(), arguments, stack);
-  const std::int64_t padded = shape.groups * divided_up(shape.group_outputs(), kBinaryPanel) * kBinaryPanel;
+  const std::int64_t padded = product_of(
+      {shape.groups, divided_up(shape.group_outputs(), kBinaryPanel), kBinaryPanel}, "binary_conv2d: the weight");
   arguments.check("binary_conv2d", padded, shape.words(), shape.window.height.kernel * shape.window.width.kernel, 1);
   const bool channels_last = x.is_channels_last();
   if (!channels_last) {
     x = std::move(x).contiguous();
   }
-  BinaryConvolution convolution(shape, arguments, channels_last);
   const std::vector<std::int64_t> sizes = {shape.images, shape.outputs, shape.window.height.outputs(),
                                            shape.window.width.outputs()};
   Tensor y = channels_last ? Tensor::empty_channels_last(sizes, api.dtype_float32())
                            : Tensor::empty(sizes, api.dtype_float32());
   if (shape.images > 0) {
-    convolution.run(x.data<float>(), y.data<float>());
+    BinaryConvolution(shape, arguments, channels_last).run(x.data<float>(), y.data<float>());
   }
   stack[0] = std::move(y).to_stack();
 }

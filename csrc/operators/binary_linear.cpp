@@ -37,7 +37,7 @@ std::vector<std::int32_t> classify(const BinaryArguments& arguments, std::int64_
   const std::int64_t classes = by_class ? arguments.levels.count : 1;
   std::vector<std::int32_t> bases(static_cast<std::size_t>(classes * padded));
   for (std::int64_t i = 0; i < classes; ++i) {
-    const auto zero_point = static_cast<std::int32_t>(!by_class ? zero[0] : arguments.levels.low + i);
+    const auto zero_point = static_cast<std::int32_t>(by_class ? arguments.levels.low + i : by_row ? 0 : zero[0]);
     arguments.write_base(arguments.weight_sums.data<std::int32_t>(), arguments.weight_ones.data<std::int32_t>(),
                          zero_point, padded, bases.data() + i * padded);
   }
@@ -94,8 +94,9 @@ void binary_linear(StackValue* stack, std::uint64_t, std::uint64_t) {
   const std::int64_t count = sizes[0], inputs = sizes[1];
   require(inputs > 0 && arguments.outputs > 0, "binary_linear: a layer has inputs and outputs");
   const std::int64_t words = divided_up(inputs, 64), panels = divided_up(arguments.outputs, kBinaryPanel);
-  const std::int64_t padded = panels * kBinaryPanel, planes = arguments.levels.count - 1;
+  const std::int64_t padded = product_of({panels, kBinaryPanel}, "binary_linear: the weight");
   arguments.check("binary_linear", padded, words, 1, count);
+  const std::int64_t planes = arguments.levels.planes();
   const Tensor x = std::move(given).contiguous();
   Tensor y = Tensor::empty({count, arguments.outputs}, api.dtype_float32());
 

@@ -31,7 +31,8 @@ struct BinaryShape {
   std::int64_t words_of_pixel() const { return divided_up(group_channels(), 64); }
   std::int64_t taps_of_word() const;
   std::int64_t words() const {
-    return window.height.kernel * divided_up(window.width.kernel, taps_of_word()) * words_of_pixel();
+    return product_of({window.height.kernel, divided_up(window.width.kernel, taps_of_word()), words_of_pixel()},
+                      "the packed weight");
   }
 
   // Words of one channel word of the padded image, one for each pixel.

@@ -73,7 +73,7 @@ void linear_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
   require(sizes.size() == 2 && sizes[1] == inputs, "x has rows, each of as many columns as the layer has inputs");
   require(group_size > 0, "a group holds something");
   codes.check(sizes[0]);
-  const Segments groups = groups_of(inputs, group_size);
+  const Segments groups = groups_of(inputs, group_size, weight.weight());
   Linear call{};
   call.outputs = outputs, call.bits = static_cast<int>(bits);
   groups.describe(call);

@@ -7,7 +7,8 @@
 
 namespace subbyte {
 
-inline std::int64_t divided_up(std::int64_t count, std::int64_t by) { return (count + by - 1) / by; }
+// Of numbers that are not negative, however large.
+inline std::int64_t divided_up(std::int64_t count, std::int64_t by) { return count / by + (count % by != 0); }
 
 // Runs `work(begin, end)` over pieces of [0, count), each of at least `grain`.
 template <typename Work>

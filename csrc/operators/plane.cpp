@@ -31,8 +31,10 @@ void transpose(const std::int8_t* from, std::int64_t rows, std::int64_t columns,
 
 Plane::Plane(const Image& image, const Window& window, std::int64_t groups, const Affine& affine)
     : window_(window), groups_(groups), channels_(image.channels / groups), filled_(divided_up(channels_, kStep) * kStep) {
-  const std::int64_t places = image.images * groups * pixels_of_group(), height = window.height.padded();
-  codes_.reset(new std::int8_t[static_cast<std::size_t>(places * filled_)]);
+  const std::int64_t height = window.height.padded(), images = image.images > 0 ? image.images : 1;
+  const std::int64_t places = product_of({images, groups, height, window.width.padded()}, "the padded x");
+  const std::int64_t bytes = product_of({places, filled_}, "the padded x");
+  codes_.reset(new std::int8_t[static_cast<std::size_t>(bytes)]);
   sums_.reset(new std::int32_t[static_cast<std::size_t>(places)]);
   std::atomic<bool> any_nan{false};
   const std::int64_t grain = divided_up(1 << 13, 1 + window.width.padded() * image.channels);

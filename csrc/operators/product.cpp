@@ -54,11 +54,12 @@ void Segments::describe(Linear& call) const {
   call.segment_count = static_cast<std::int64_t>(segments.size());
   call.group_sizes = group_sizes.data();
   call.groups = static_cast<std::int64_t>(group_sizes.size());
-  call.panel_bytes = blocks * block_bytes(call.bits);
+  call.panel_bytes = product_of({blocks, block_bytes(call.bits)}, "the weight");
 }
 
 // The groups of a layer, as segments.
-Segments groups_of(std::int64_t inputs, std::int64_t group_size) {
+Segments groups_of(std::int64_t inputs, std::int64_t group_size, const Tensor& weight) {
+  require(inputs <= kLargest && divided_up(inputs, group_size) <= weight.count(), "the packed weight has fewer groups than x");
   Segments all;
   std::int64_t offset = 0;
   for (std::int64_t first = 0; first < inputs; first += group_size) {
@@ -80,9 +81,9 @@ PackedArguments::PackedArguments(Tensor* first)
       bias_(checked(std::move(first[5]), "the bias", torch_api().dtype_float32())) {}
 
 void PackedArguments::describe(Linear& call, std::int64_t panels) const {
-  const std::int64_t parameters = panels * call.groups * kPanel;
+  const std::int64_t parameters = product_of({panels, call.groups, kPanel}, "the weight");
   const bool one_zero = zero_point_.count() == 1, has_values = values_.count() != 0, has_bias = bias_.count() != 0;
-  require_count(weight_, "the packed weight", panels * call.panel_bytes);
+  require_count(weight_, "the packed weight", product_of({panels, call.panel_bytes}, "the weight"));
   require_count(scale_, "the weight's scale", parameters);
   require_count(zero_point_, "the weight's zero point", one_zero ? 1 : parameters);
   require_count(sums_, "the weight's sums", parameters);

@@ -35,8 +35,8 @@ struct Segments {
   void describe(Linear& call) const;
 };
 
-// The groups of a linear layer.
-Segments groups_of(std::int64_t inputs, std::int64_t group_size);
+// The groups of a linear layer. Throws where the packed weight cannot hold a byte of each.
+Segments groups_of(std::int64_t inputs, std::int64_t group_size, const Tensor& weight);
 
 // The tensors (weight, weight_scale, weight_zero_point, weight_sums, values, bias) of an operator.
 class PackedArguments {
@@ -46,6 +46,8 @@ class PackedArguments {
   // Checks them against the call's `panels` panels and fills in the pointers.
   void describe(Linear& call, std::int64_t panels) const;
   const Tensor& scale() const { return scale_; }
+
+  const Tensor& weight() const { return weight_; }
 
  private:
   Tensor weight_, scale_, zero_point_, sums_, values_, bias_;

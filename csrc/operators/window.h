@@ -21,6 +21,7 @@ struct Axis {
             "the " + name + " of a kernel, its stride and dilation are positive, its padding not negative");
     require(kernel < (1 << 20) && stride < (1 << 20) && padding < (1 << 20) && dilation < (1 << 20),
             "the " + name + " of a kernel, its stride, padding or dilation is too large");
+    require(size < (1 << 30), "the " + name + " of x is too large");
     require(padded() >= dilation * (kernel - 1) + 1, "the kernel is larger than the padded " + name + " of x");
   }
 };

@@ -1,6 +1,7 @@
 """binary_conv2d: every instruction set against whole numbers, and what it refuses."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -204,6 +205,15 @@ def test_few_channels_share_words() -> None:
     weight = BinaryWeight.of(case["values"], case["scale"])
     assert weight.packed.numel() == 8 * 3  # a word for each row of the kernel
     assert not weight.has_masks
+
+
+def test_a_padded_image_beyond_memory_is_refused(kernels: str) -> None:
+    far = ((1 << 20) - 1,) * 2
+    case = layer((1 << 10, 3, 2, 2), 18, Window((3, 3), stride=far, padding=far), SIGNS)
+    # PyTorch makes no padded copy.
+    refused = nullcontext() if kernels == "torch" else pytest.raises(RuntimeError, match="too large")
+    with refused:
+        run(case)
 
 
 def test_what_does_not_fit_is_refused(kernels: str) -> None:

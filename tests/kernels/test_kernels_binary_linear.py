@@ -158,6 +158,13 @@ def test_a_layer_without_bias(kernels: str) -> None:
     assert torch.equal(y, expected(case))
 
 
+@pytest.mark.parametrize("levels", [SIGNS, TERNARY, Levels(0, 1, 2, True)])
+def test_an_empty_batch_has_no_parameters(kernels: str, levels: Levels) -> None:
+    case = layer(0, 20, 90, levels)
+    case["x_scale"], case["x_zero_point"] = torch.empty(0), torch.empty(0, dtype=torch.int32)
+    assert run(case).shape == (0, 20)
+
+
 def test_the_weights_come_back_from_a_bit_each() -> None:
     for zeros in (False, True):
         case = layer(1, 19, 130, SIGNS, zeros=zeros)

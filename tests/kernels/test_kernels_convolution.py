@@ -1,6 +1,7 @@
 """conv2d_codes: every instruction set against sums of int64, and what it refuses."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -170,6 +171,17 @@ def test_empty_batches_and_other_layouts(kernels: str) -> None:
     want = expected(drawn)
     drawn["x"] = drawn["x"].permute(3, 1, 0, 2).contiguous().permute(2, 1, 3, 0)
     assert torch.equal(run(drawn), want)
+
+
+def test_a_padded_image_beyond_memory_is_refused(kernels: str) -> None:
+    drawn = case()
+    x, far = torch.zeros(1 << 10, drawn["x"].shape[1], 2, 2), ((1 << 20) - 1,) * 2
+    window = Window((3, 3), stride=far, padding=far)
+    bias, x_codes = bias_by_panel(drawn["bias"], 1), (drawn["x_scale"], drawn["x_zero_point"], (0, 255))
+    # PyTorch makes no padded copy.
+    refused = nullcontext() if kernels == "torch" else pytest.raises(RuntimeError, match="too large")
+    with refused:
+        conv2d_codes(x, weight_of(drawn), bias, *x_codes, window)
 
 
 def test_what_does_not_fit_is_refused(kernels: str) -> None:

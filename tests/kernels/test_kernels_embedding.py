@@ -128,6 +128,7 @@ def test_what_does_not_fit_is_refused(kernels: str) -> None:
         {"rows": 1 << 50},
         {"columns": 0},
         {"group_size": 0},
+        {"group_size": (1 << 63) - 1, "scale": torch.rand(0)},
     ]
     for change in changes:
         with pytest.raises(RuntimeError):
