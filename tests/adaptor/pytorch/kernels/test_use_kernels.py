@@ -103,6 +103,19 @@ def test_weights_are_read_as_before() -> None:
     assert torch.equal(converted[0].weight.detach(), before["0"])
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_state_is_loaded_before(strict: bool) -> None:
+    converted = subbyte.quantize(network(), "w4", None)
+    state = {name: value.clone() for name, value in converted.state_dict().items()}
+    for name in [name for name in state if name.endswith("weight.scale")]:
+        state[name] *= 2
+    kernel_model = subbyte.use_kernels(converted)
+    scale = subbyte.weights(kernel_model)["0"].scale.clone()
+    with pytest.raises(RuntimeError, match=r"0.weight is laid out for kernels .* before subbyte.use_kernels"):
+        kernel_model.load_state_dict(state, strict=strict)
+    assert torch.equal(subbyte.weights(kernel_model)["0"].scale, scale)
+
+
 def test_asking_twice_is_asking_once() -> None:
     converted = subbyte.quantize(network(), "w4a8", X)
     with torch.no_grad():

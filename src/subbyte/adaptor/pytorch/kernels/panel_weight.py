@@ -67,3 +67,9 @@ class PanelWeight(PackedWeight):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[f"{prefix}packed"] = self.packed
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # The codes are in another order, and scales alone would make a weight of two checkpoints.
+        *_, errors = args
+        name = prefix.removesuffix(".")
+        errors.append(f"{name} is laid out for kernels and takes no state; load it before subbyte.use_kernels")
