@@ -201,6 +201,7 @@ def test_what_does_not_fit_is_refused(kernels: str) -> None:
         {"packed": weight.packed.view(torch.int8)},
         {"zero_point": zeros.reshape(-1)[:7]},
         {"values": table[:15]},
+        {"packed": weight.packed.to("meta")},
         {"scale": weight.scale * torch.nan},
         {"scale": weight.scale * torch.inf},
         {"values": table.float()},

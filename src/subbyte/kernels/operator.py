@@ -52,7 +52,19 @@ def define(schema: str, implementation: Callable[..., Any], shape: Callable[...,
     if not native:
         _DEFINITIONS.define(schema)
     _DEFINITIONS.impl(name, implementation, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"subbyte::{name}", shape, lib=_DEFINITIONS)
+    torch.library.register_fake(f"subbyte::{name}", _on_one_device(name, shape), lib=_DEFINITIONS)
+
+
+def _on_one_device(name: str, shape: Callable[..., Any]) -> Callable[..., Any]:
+    """The shape, where all tensors are on one device: beside a `meta` tensor a real one would get a result of nothing."""
+
+    def checked(*args: Any) -> Any:
+        devices = {arg.device.type for arg in args if isinstance(arg, torch.Tensor)}
+        if len(devices) > 1:
+            raise KernelError(f"{name}: its tensors are on different devices: {', '.join(sorted(devices))}")
+        return shape(*args)
+
+    return checked
 
 
 def define_differentiable(

@@ -87,6 +87,19 @@ def test_floats_on_packed_codes_stay_within_the_bound(config: str, dtype: torch.
     assert needs_gradient.grad is not None
 
 
+def test_gradients_of_the_input_are_what_they_were() -> None:
+    converted = subbyte.quantize(network(), "w4a8:dynamic", X)
+    gradients = []
+    for _ in range(2):
+        x = X.clone().requires_grad_()
+        converted(x).sum().backward()
+        gradients.append(x.grad)
+        subbyte.use_kernels(converted)
+    assert gradients[0] is not None
+    assert gradients[1] is not None
+    assert torch.equal(gradients[0], gradients[1])
+
+
 def test_no_float_copy_and_no_second_copy_of_the_codes() -> None:
     model = nn.Sequential(nn.Linear(512, 512, bias=False))
     converted = subbyte.use_kernels(subbyte.quantize(model, "w4a8", seeded((4, 512))))

@@ -43,7 +43,8 @@ class KernelFloatLinear(KernelModule):
         self.keep_bias(panel_bias(self))
 
     def compute(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
-        if quantizer is not None or x.requires_grad or not x.is_floating_point():
+        wants_gradient = x.requires_grad and torch.is_grad_enabled()
+        if quantizer is not None or wants_gradient or not x.is_floating_point():
             return super().compute(x, quantizer, *extra)
         if self.awaits_norm:
             awaited.expect(self.input_quantizers.run, self.op_name)

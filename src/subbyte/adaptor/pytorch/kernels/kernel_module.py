@@ -110,7 +110,8 @@ class IntegerKernelModule(KernelModule):
         """The result (fp32) of an input (fp32)."""
 
     def compute(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
-        if quantizer is None or not self._runs(quantizer) or not is_active(quantizer, x):
+        wants_gradient = x.requires_grad and torch.is_grad_enabled()
+        if quantizer is None or wants_gradient or not self._runs(quantizer) or not is_active(quantizer, x):
             return super().compute(x, quantizer, *extra)
         if self.awaits_norm:
             awaited.expect(self.input_quantizers.run, self.op_name)
