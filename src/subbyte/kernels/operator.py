@@ -56,7 +56,7 @@ def define(schema: str, implementation: Callable[..., Any], shape: Callable[...,
 
 
 def _on_one_device(name: str, shape: Callable[..., Any]) -> Callable[..., Any]:
-    """The shape, where all tensors are on one device: beside a `meta` tensor a real one would get a result of nothing."""
+    """The shape where all tensors are on one device: a real one beside a `meta` one would get a result of nothing."""
 
     def checked(*args: Any) -> Any:
         devices = {arg.device.type for arg in args if isinstance(arg, torch.Tensor)}
