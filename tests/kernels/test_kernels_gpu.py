@@ -15,11 +15,10 @@ from subbyte.errors import KernelError
 from subbyte.kernels import float_linear, gpu, used_isa
 
 COMPILE = """
-from itertools import product
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from subbyte.kernels.gpu import linear
+from subbyte.kernels.gpu import binary, linear
 
 def assembly(kernel, pointers, constants, **options):
     kinds = {name: "*" + pointers[name] if name in pointers else "i32" for name in kernel.arg_names}
@@ -30,11 +29,21 @@ floats = dict.fromkeys(("scale", "zero_point", "values", "bias"), "fp32")
 kinds = {"has_zeros": True, "has_bias": True}
 for dtype, bits in (("bf16", 3), ("fp16", 8), ("fp32", 1)):
     pointers = {**floats, "x": dtype, "y": dtype, "words": "i32"}
-    for tile in (16, 64) if dtype == "bf16" else (16,):
-        tiles = {"step": 2, "tile_rows": tile, "tile_outputs": 64}
-        many = assembly(linear._many_rows, pointers, {"bits": bits, **kinds, **tiles}, enable_fp_fusion=True)
-        assert ("mma" in many) == (dtype != "fp32"), "tensor cores multiply what is narrower than fp32"
+    tiles = {"step": 2, "tile_rows": 16, "tile_outputs": 64}
+    many = assembly(linear._many_rows, pointers, {"bits": bits, **kinds, **tiles}, enable_fp_fusion=True)
+    assert ("mma" in many) == (dtype != "fp32"), "tensor cores multiply what is narrower than fp32"
     assembly(linear._one_row, pointers, {"bits": bits, **kinds, "step": 8}, enable_fp_fusion=True)
+
+pointers = {"x": "fp32", "scale": "fp32", "zero_point": "i32", "bits": "i32"}
+constants = {"planes": 2, "rounds": True, "tile": 16}
+assert "div.rn.f32" in assembly(binary._thresholds, pointers, constants, enable_fp_fusion=False)
+pointers |= {"signs": "i32", "weight_sums": "i32", "weight_ones": "i32"}
+pointers |= {"weight_scale": "fp32", "bias": "fp32", "y": "fp32"}
+for rows, outputs, words in ((1, 16, 32), (32, 64, 1)):
+    tile = {"tile_rows": rows, "tile_outputs": outputs, "tile_words": words}
+    constants = {"planes": 2, "has_masks": True, "has_bias": True, **tile}
+    products = assembly(binary._products, pointers, constants, enable_fp_fusion=False)
+    assert "popc.b32" in products and "fma" not in products
 """
 
 
@@ -47,11 +56,12 @@ def test_the_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
 
 
 def test_importing_the_library_does_not_import_triton() -> None:
-    python("import sys, subbyte.kernels; assert 'triton' not in sys.modules")
+    python("import sys, subbyte; assert 'triton' not in sys.modules")
 
 
 def test_cuda_tensors_have_an_implementation_of_their_own() -> None:
-    assert torch._C._dispatch_has_kernel_for_dispatch_key("subbyte::linear_float", "CUDA")
+    for name in ("linear_float", "binary_linear"):
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"subbyte::{name}", "CUDA")
 
 
 @pytest.fixture
