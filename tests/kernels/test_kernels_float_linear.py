@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from float_linear_oracle import exact, layer, weight_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -31,54 +32,14 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     use_isa("")
 
 
-def layer(
-    rows: int = 3,
-    outputs: int = 20,
-    inputs: int = 33,
-    bits: int = 4,
-    group_size: int = 8,
-    *,
-    kind: str = "",
-    seed: int = 0,
-) -> dict[str, Any]:
-    """Arguments of one call drawn at random; kind: `table`, `zeros` for each group, or one zero."""
-    random = torch.Generator().manual_seed(seed)
-    groups = -(-inputs // group_size)
-    values = torch.randn(1 << bits, generator=random) if kind == "table" else None
-    zero_point = torch.full((outputs, groups), 1 << (bits - 1))
-    if kind == "zeros":
-        zero_point = torch.randint(0, 1 << bits, (outputs, groups), generator=random)
-    return {
-        "x": torch.randn(rows, inputs, generator=random) * 3,
-        "codes": torch.randint(0, 1 << bits, (outputs, inputs), generator=random, dtype=torch.uint8),
-        "scale": torch.rand(outputs, groups, generator=random) + 0.1,
-        "zero_point": zero_point,
-        "bits": bits,
-        "group_size": group_size,
-        "values": values,
-        "bias": torch.randn(outputs, generator=random),
-    }
-
-
-def weight_of(case: dict[str, Any]) -> FloatLinearWeight:
-    return FloatLinearWeight.of(
-        *(case[name] for name in ("codes", "scale", "zero_point", "bits", "group_size", "values"))
-    )
-
-
 def run(case: dict[str, Any]) -> Tensor:
     bias = torch.nn.functional.pad(case["bias"], (0, -len(case["bias"]) % PANEL))
     return linear_float(case["x"], weight_of(case), bias)
 
 
 def check(case: dict[str, Any]) -> None:
-    inputs, size = case["x"].shape[1], case["group_size"]
-    codes = case["codes"].int()
-    numbers = codes.double() if case["values"] is None else case["values"].double()[codes]
-    spread = [part.double().repeat_interleave(size, 1)[:, :inputs] for part in (case["scale"], case["zero_point"])]
-    weight, x, bias = (numbers - spread[1]) * spread[0], case["x"].double(), case["bias"].double()
-    bound = (x.abs() @ weight.abs().T + bias.abs()) * (inputs + case["scale"].shape[1] + 2) * 2.0**-24
-    assert bool(((run(case).double() - (x @ weight.T + bias)).abs() <= bound).all())
+    want, bound = exact(case)
+    assert bool(((run(case).double() - want).abs() <= bound).all())
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

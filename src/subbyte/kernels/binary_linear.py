@@ -11,6 +11,7 @@ from torch import Tensor
 
 from subbyte.errors import KernelError
 from subbyte.kernels.binary_weight import PANEL, WORD, BinaryWeight, Levels, check_weight, levels_of
+from subbyte.kernels.gpu import by_triton
 from subbyte.kernels.operator import define
 
 
@@ -52,14 +53,8 @@ def binary_linear(
 
 
 def _binary_linear(x: Tensor, *arguments: Any) -> Tensor:
+    check_binary_linear(x, arguments)
     packed, scale, sums, ones, bias, x_scale, x_zero_point, low, high, count, rounds, outputs, has_masks = arguments
-    if x.ndim != 2 or x.dtype != torch.float32:
-        raise KernelError("binary_linear: x must be float32, of rows and columns")
-    if x.shape[1] == 0 or outputs <= 0:
-        raise KernelError("binary_linear: a layer has inputs and outputs")
-    if x_scale.shape not in ((1,), x.shape[:1]):
-        raise KernelError("binary_linear: the scale of x is one, or one for each row")
-    check_weight("binary_linear", arguments, -(-outputs // PANEL) * PANEL, -(-x.shape[1] // WORD), 1)
     weight = BinaryWeight(packed, scale, sums, ones, has_masks, outputs, x.shape[1], (1, 1), 1)
     levels = Levels(low, high, count, rounds)
     grid = levels_of(x, levels, x_scale[:, None], x_zero_point[:, None])
@@ -68,10 +63,29 @@ def _binary_linear(x: Tensor, *arguments: Any) -> Tensor:
     return y + weight.out_of_panels(bias) if bias.numel() else y
 
 
+def check_binary_linear(x: Tensor, arguments: tuple[Any, ...]) -> None:
+    """Refuse arguments of the operator that do not fit.
+
+    Raises:
+        KernelError: why.
+    """
+    x_scale, outputs = arguments[5], arguments[11]
+    if x.ndim != 2 or x.dtype != torch.float32:
+        raise KernelError("binary_linear: x must be float32, of rows and columns")
+    if x.shape[1] == 0 or outputs <= 0:
+        raise KernelError("binary_linear: a layer has inputs and outputs")
+    if x_scale.shape not in ((1,), x.shape[:1]):
+        raise KernelError("binary_linear: the scale of x is one, or one for each row")
+    if any(part.device != x.device for part in arguments[:7]):
+        raise KernelError("binary_linear: x, the weight and their parameters must be on one device")
+    check_weight("binary_linear", arguments, -(-outputs // PANEL) * PANEL, -(-x.shape[1] // WORD), 1)
+
+
 define(
     "binary_linear(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_sums, Tensor weight_ones, Tensor bias, "
     "Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int x_levels, bool x_rounds, int outputs, "
     "bool has_masks) -> Tensor",
     _binary_linear,
     lambda x, *arguments: x.new_empty(x.shape[0], arguments[11]),
+    by_triton("binary", "binary_linear", _binary_linear),
 )

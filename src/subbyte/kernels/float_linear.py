@@ -12,11 +12,13 @@ from torch import Tensor
 
 from subbyte.errors import KernelError
 from subbyte.kernels.checks import check_packed, check_scale_of_weight
+from subbyte.kernels.gpu import by_triton
 from subbyte.kernels.linear_weight import group_sizes
 from subbyte.kernels.operator import define
 from subbyte.kernels.panels import PANEL, by_panel, from_panels, panel_bytes, to_panels
 
 LARGEST_TABLE_BITS = 4
+GPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,14 @@ class FloatLinearWeight:
             raise KernelError(f"a weight of shape {tuple(codes.shape)} takes scales of shape {(outputs, len(sizes))}")
         if values is not None and (bits > LARGEST_TABLE_BITS or len(values) > 1 << bits):
             raise KernelError("a table of values is for codes of at most 4 bits")
-        packed, table, zeros = to_panels(codes, bits, sizes), torch.empty(0), by_panel(zero_point.float())
+        nothing = torch.empty(0, device=codes.device)
+        packed, table, zeros = to_panels(codes, bits, sizes), nothing, by_panel(zero_point.float())
         if bits <= LARGEST_TABLE_BITS:
-            entries = torch.arange(1 << bits).float() if values is None else values.float()
+            entries = torch.arange(1 << bits) if values is None else values
+            entries = entries.to(codes.device, torch.float32)
             one_zero = zero_point.reshape(-1)[0].float()
             if bool((zero_point == one_zero).all()):
-                entries, zeros = entries - one_zero, torch.empty(0)
+                entries, zeros = entries - one_zero, nothing
             table = torch.nn.functional.pad(entries, (0, (1 << bits) - len(entries))).repeat(16 >> bits)
         return cls(packed, by_panel(scale.float()), zeros, table, bits, outputs, inputs, group_size)
 
@@ -90,12 +94,12 @@ def linear_float(x: Tensor, weight: FloatLinearWeight, bias: Tensor) -> Tensor:
     """Multiply rows of floats with a weight.
 
     Args:
-        x: fp32 [rows, inputs].
+        x: fp32 [rows, inputs]; on a GPU bf16 or fp16 too.
         weight: laid out.
         bias: fp32 [outputs filled up to whole panels], or empty.
 
     Returns:
-        fp32 [rows, outputs].
+        [rows, outputs], of the dtype of x.
 
     Raises:
         RuntimeError: something does not fit.
@@ -118,26 +122,48 @@ def _linear_float(
     inputs: int,
     group_size: int,
 ) -> Tensor:
-    if x.ndim != 2 or x.dtype != torch.float32 or x.shape[1] != inputs:
-        raise KernelError("linear_float: x must be float32, of rows and as many columns as the layer has inputs")
-    if inputs <= 0 or outputs <= 0 or group_size <= 0:
-        raise KernelError("linear_float: a layer has inputs, outputs and groups that hold something")
+    arguments = FloatLinearWeight(weight, weight_scale, weight_zero_point, values, bits, outputs, inputs, group_size)
+    check_float_linear(x, arguments, bias, dtypes_on(x.device))
     sizes = group_sizes(inputs, group_size)
     check_scale_of_weight(weight_scale)
-    check_packed(weight, bits, panel_bytes(bits, outputs, sizes))
-    panels = -(-outputs // PANEL)
-    parameters = panels * len(sizes) * PANEL
-    if weight_scale.numel() != parameters or weight_zero_point.numel() not in (0, parameters):
-        raise KernelError(f"linear_float: the weight's scale and zero point take {parameters} elements")
-    if values.numel() != (16 if bits <= LARGEST_TABLE_BITS else 0) or bias.numel() not in (0, panels * PANEL):
-        raise KernelError("linear_float: the table of values or the bias does not fit")
-    if any(part.dtype != torch.float32 for part in (weight_scale, weight_zero_point, values, bias)):
-        raise KernelError("linear_float: scale, zero point, values and bias must be float32")
     codes = from_panels(weight, bits, outputs, sizes)
     numbers = values[codes.int()] if values.numel() else codes.float()
     by_output = (_by_output(part, outputs, len(sizes)) for part in (weight_scale, weight_zero_point))
     scale, zero_point = (part.repeat_interleave(group_size, 1)[:, :inputs] for part in by_output)
-    return torch.nn.functional.linear(x, (numbers - zero_point) * scale, bias[:outputs] if bias.numel() else None)
+    real_bias = bias[:outputs] if bias.numel() else None
+    return torch.nn.functional.linear(x.float(), (numbers - zero_point) * scale, real_bias).to(x.dtype)
+
+
+def dtypes_on(device: torch.device) -> tuple[torch.dtype, ...]:
+    """What `linear_float` takes for x, and gives: on a GPU a weight is rounded to it before it is multiplied."""
+    return GPU_DTYPES if device.type == "cuda" else (torch.float32,)
+
+
+def check_float_linear(x: Tensor, weight: FloatLinearWeight, bias: Tensor, dtypes: tuple[torch.dtype, ...]) -> None:
+    """Refuse what does not fit; `dtypes`: that x may have.
+
+    Raises:
+        KernelError: why.
+    """
+    bits, outputs, inputs = weight.bits, weight.outputs, weight.inputs
+    if x.ndim != 2 or x.dtype not in dtypes or x.shape[1] != inputs:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise KernelError(f"linear_float: x must be {names}, of rows and as many columns as the layer has inputs")
+    if inputs <= 0 or outputs <= 0 or weight.group_size <= 0:
+        raise KernelError("linear_float: a layer has inputs, outputs and groups that hold something")
+    sizes = group_sizes(inputs, weight.group_size)
+    check_packed(weight.packed, bits, panel_bytes(bits, outputs, sizes))
+    panels = -(-outputs // PANEL)
+    parameters = panels * len(sizes) * PANEL
+    if weight.scale.numel() != parameters or weight.zero_point.numel() not in (0, parameters):
+        raise KernelError(f"linear_float: the weight's scale and zero point take {parameters} elements")
+    if weight.values.numel() != (16 if bits <= LARGEST_TABLE_BITS else 0) or bias.numel() not in (0, panels * PANEL):
+        raise KernelError("linear_float: the table of values or the bias does not fit")
+    floats = (weight.scale, weight.zero_point, weight.values, bias)
+    if any(part.dtype != torch.float32 for part in floats):
+        raise KernelError("linear_float: scale, zero point, values and bias must be float32")
+    if any(part.device != x.device for part in (weight.packed, *floats)):
+        raise KernelError("linear_float: x, the weight and the bias must be on one device")
 
 
 def _by_output(x: Tensor, outputs: int, groups: int) -> Tensor:
@@ -152,4 +178,5 @@ define(
     "int bits, int outputs, int inputs, int group_size) -> Tensor",
     _linear_float,
     lambda x, *arguments: x.new_empty(x.shape[0], arguments[-3]),
+    by_triton("linear", "linear_float", _linear_float),
 )

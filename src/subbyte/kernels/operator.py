@@ -36,22 +36,30 @@ def runs_native(x: torch.Tensor) -> bool:
     )
 
 
-def define(schema: str, implementation: Callable[..., Any], shape: Callable[..., Any]) -> None:
+def define(
+    schema: str,
+    implementation: Callable[..., Any],
+    shape: Callable[..., Any],
+    on_gpu: Callable[..., Any] | None = None,
+) -> None:
     """Define an operator, or give the native one what runs where it has no kernel.
 
     Args:
         schema: as in `name(Tensor x, int n) -> Tensor`; the native library defines its operators with the same.
         implementation: in PyTorch functions, for every device.
         shape: from the arguments to an empty result of the right shape and dtype.
+        on_gpu: what runs on CUDA tensors; None: the implementation.
     """
     name = schema.partition("(")[0]
     try:
         native = library().handle is not None
     except KernelError as error:  # not of the import: every use says what is wrong
-        native, implementation = False, _refusing(error)
+        native, implementation, on_gpu = False, _refusing(error), None
     if not native:
         _DEFINITIONS.define(schema)
     _DEFINITIONS.impl(name, implementation, "CompositeExplicitAutograd")
+    if on_gpu is not None:
+        _DEFINITIONS.impl(name, on_gpu, "CUDA")
     torch.library.register_fake(f"subbyte::{name}", _on_one_device(name, shape), lib=_DEFINITIONS)
 
 

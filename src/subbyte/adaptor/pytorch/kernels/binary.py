@@ -66,7 +66,7 @@ class BinaryModule(IntegerKernelModule):
         laid_out = BinaryWeight.of(values, scale, getattr(self, "groups", 1))
         SignWeight.take(self.weight, laid_out, 0, is_transposed=is_transposed)
         bias = float_bias(self)
-        self.keep_bias(torch.empty(0) if bias is None else laid_out.in_panels(bias))
+        self.keep_bias(torch.empty(0, device=scale.device) if bias is None else laid_out.in_panels(bias))
 
     @property
     def kernel(self) -> str:

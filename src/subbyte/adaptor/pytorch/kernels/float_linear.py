@@ -13,8 +13,8 @@ from subbyte.adaptor.pytorch.kernels.panel_weight import PanelWeight
 from subbyte.adaptor.pytorch.modules.linear import LinearHandler
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
-from subbyte.kernels import used_isa
-from subbyte.kernels.float_linear import FloatLinearWeight, linear_float
+from subbyte.kernels.float_linear import FloatLinearWeight, dtypes_on, linear_float
+from subbyte.kernels.gpu import used_on
 from subbyte.numerics import as_dtype
 
 
@@ -48,10 +48,10 @@ class KernelFloatLinear(KernelModule):
             return super().compute(x, quantizer, *extra)
         if self.awaits_norm:
             awaited.expect(self.input_quantizers.run, self.op_name)
-        rows = x.float().reshape(-1, x.shape[-1])
+        rows = (x if x.dtype in dtypes_on(x.device) else x.float()).reshape(-1, x.shape[-1])
         y = linear_float(rows, self.weight.laid_out, self.kernel_bias)
         return as_dtype(y.view(*x.shape[:-1], y.shape[-1]), x.dtype)
 
     @property
     def kernel(self) -> str:
-        return f"{used_isa()}: floats on packed codes"
+        return f"{used_on(self.weight.device)}: floats on packed codes"

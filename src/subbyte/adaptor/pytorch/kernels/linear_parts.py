@@ -46,7 +46,9 @@ def by_output(module: Any, grid: Grid) -> LinearParts:
 def panel_bias(module: Any) -> Tensor:
     """The bias, filled up to whole panels; or nothing."""
     bias = float_bias(module)
-    return torch.empty(0) if bias is None else torch.nn.functional.pad(bias, (0, -len(bias) % PANEL))
+    if bias is None:
+        return torch.empty(0, device=module.weight.device)
+    return torch.nn.functional.pad(bias, (0, -len(bias) % PANEL))
 
 
 def _expanded(x: Tensor, groups: tuple[int, int], is_transposed: bool) -> Tensor:
