@@ -116,32 +116,32 @@ struct Slice {
   bool begins_group, ends_group;
   const uint8_t* values;
   int32_t* totals;  // [rows][64]
+  float* sums;      // [rows][64]: of the groups before. Not in y, whose rows may lie so far apart that writing one holds up
+                    // reading the next
 };
 
-// A tile's sums, scaled and added to y, where weights have one zero point, the rows none, and all outputs are real: most
-// calls, whose groups are short enough for this to count.
+// A tile's sums, scaled and added to those of the groups before, where weights have one zero point, the rows none, and all
+// outputs are real: most calls, whose groups are short enough for this to count.
 template <int Rows, int Panels>
-inline void finish_plain(const Linear& call, const Slice& slice, __m512i (&total)[Rows][Panels], int64_t m) {
+inline void finish_plain(const Linear& call, const Slice& slice, __m512i (&total)[Rows][Panels], int64_t m, float* sums) {
   __m512 scales[Panels];
 #pragma GCC unroll 4
   for (int p = 0; p < Panels; ++p) {
     scales[p] = _mm512_loadu_ps(call.w_scales + ((slice.panel + p) * call.groups + slice.group) * kPanel);
   }
-  const bool is_first = slice.group == 0;
-  const float* const bias = slice.group + 1 == call.groups ? call.bias : nullptr;
+  const bool is_first = slice.group == 0, is_last = slice.group + 1 == call.groups;
 #pragma GCC unroll 6
   for (int r = 0; r < Rows; ++r) {
     const uint32_t x_sum = static_cast<uint32_t>(call.x_sums[(m + r) * call.groups + slice.group]);
     const __m512i shift = _mm512_set1_epi32(static_cast<int>(0 - x_sum * static_cast<uint32_t>(call.w_zero)));
     const __m512 x_scale = _mm512_set1_ps(call.x_scales[(m + r) * call.x_step]);
-    float* const to = place_of(call, m + r, slice.panel);
+    float* const to = is_last ? place_of(call, m + r, slice.panel) : sums + 64 * r;
 #pragma GCC unroll 4
     for (int p = 0; p < Panels; ++p) {
       const __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(total[r][p], shift));
       __m512 y = _mm512_mul_ps(sum, _mm512_mul_ps(x_scale, scales[p]));
-      y = is_first ? y : _mm512_add_ps(_mm512_loadu_ps(to + kPanel * p), y);
-      y = bias == nullptr ? y : _mm512_add_ps(y, _mm512_loadu_ps(bias + (slice.panel + p) * kPanel));
-      _mm512_storeu_ps(to + kPanel * p, y);
+      y = is_first ? y : _mm512_add_ps(_mm512_load_ps(sums + 64 * r + kPanel * p), y);
+      _mm512_storeu_ps(to + kPanel * p, is_last ? with_bias(call, y, slice.panel + p) : y);
     }
   }
 }
@@ -157,20 +157,21 @@ inline bool is_plain(const Linear& call, const Slice& slice, int64_t m) {
 }
 
 template <int Rows, int Panels>
-inline void finish(const Linear& call, const Slice& slice, __m512i (&total)[Rows][Panels], int64_t m) {
+inline void finish(const Linear& call, const Slice& slice, __m512i (&total)[Rows][Panels], int64_t m, float* sums) {
 #pragma GCC unroll 6
   for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 4
     for (int p = 0; p < Panels; ++p) {
       if (p < slice.panels) {
         const int64_t panel = slice.panel + p;
-        const __mmask16 real = real_outputs(call, panel);
-        float* const to = place_of(call, m + r, panel);
+        float* const before = sums + 64 * r + kPanel * p;
         __m512 y = term_of(call, total[r][p], m + r, slice.group, panel);
-        if (slice.group > 0) {
-          y = _mm512_add_ps(_mm512_maskz_loadu_ps(real, to), y);
+        y = slice.group == 0 ? y : _mm512_add_ps(_mm512_load_ps(before), y);
+        if (slice.group + 1 < call.groups) {
+          _mm512_store_ps(before, y);
+        } else {
+          _mm512_mask_storeu_ps(place_of(call, m + r, panel), real_outputs(call, panel), with_bias(call, y, panel));
         }
-        _mm512_mask_storeu_ps(to, real, slice.group + 1 == call.groups ? with_bias(call, y, panel) : y);
       }
     }
   }
@@ -199,9 +200,9 @@ void rows_of_slice(const Linear& call, const Slice& slice, int64_t m, int64_t fi
       }
     }
   } else if (is_plain<Rows, Panels>(call, slice, m)) {
-    finish_plain<Rows, Panels>(call, slice, total, m);
+    finish_plain<Rows, Panels>(call, slice, total, m, slice.sums + (m - first_row) * 64);
   } else {
-    finish<Rows, Panels>(call, slice, total, m);
+    finish<Rows, Panels>(call, slice, total, m, slice.sums + (m - first_row) * 64);
   }
 }
 
@@ -225,6 +226,7 @@ template <int Bits, bool Table>
 void rows_of_panels(const Linear& call, int64_t first_row, int64_t end_row, int64_t panel, int64_t panels) {
   alignas(64) uint8_t values[kSliceSteps * kTilePanels * 64];  // of three panels, a fourth is read and not used
   alignas(64) int32_t totals[kRowsAtOnce * 64];
+  alignas(64) float sums[kRowsAtOnce * 64];
   const __m512i table = table_of(call.values);
   const auto all_rows = panels == 1 ? all_rows_of_slice<1> : panels == 2 ? all_rows_of_slice<2> : all_rows_of_slice<4>;
   int64_t packed_offset = 0;
@@ -239,7 +241,8 @@ void rows_of_panels(const Linear& call, int64_t first_row, int64_t end_row, int6
       packed_offset += blocks_of(steps) * block_bytes(Bits);
       const bool begins = segment.begins_group && first == 0, ends = segment.ends_group && first + steps == segment.steps;
       const int64_t x_offset = segment.x_offset + kStep * first;
-      all_rows(call, {panel, panels, segment.group, steps, x_offset, begins, ends, values, totals}, first_row, end_row);
+      const Slice slice = {panel, panels, segment.group, steps, x_offset, begins, ends, values, totals, sums};
+      all_rows(call, slice, first_row, end_row);
     }
   }
 }
