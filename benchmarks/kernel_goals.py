@@ -18,23 +18,39 @@ MET, SHORT = "met", "FELL SHORT"
 
 # What limits a goal that fell short, by the goal's title; written by hand after a run.
 LIMITS: dict[str, str] = {
-    "W4 g128 x A8, M=1 HOT": "a call has fixed costs of some 15 us (arguments, the row's codes, waking a thread), and scales "
-    "in fp32 and sums of codes are read beside the codes; the codes themselves stream from L3 at half its rate.",
-    "W4 g128 x A8, M=1 COLD": "memory, which this machine reads no faster from huge pages; scales in fp32 are a twentieth of "
-    "what is read.",
-    "W2 g128 x A8, M=1 COLD; W3 between W2 and W4": "memory: scales in fp32 and zero points are a tenth of what is read.",
-    "W2..W8 x A8, M >= 128": "this processor multiplies twice as fast as the one the kernels were designed for, so what stands "
-    "beside the products weighs double: unpacking a slice (7 % of the time), scaling groups (10 %), quantizing x (5 %), sums "
-    "that leave the registers between slices. One thread reaches 65 to 73 % of its ceiling.",
-    "W4 x A8, M=16": "as for M >= 128, with unpacking spread over 16 rows only.",
-    "W4 x float activations": "bf16 is computed in fp32: no kernel uses vdpbf16ps yet.",
-    "W1A1 Linear, M >= 16, packing included": "quantizing and packing the rows, which is not overlapped with the products.",
-    "W1A1 convolution, the three ResNet shapes": "fixed costs of a call, packing the image, and an epilogue that is as long as the "
-    "products where a window has 9 words.",
-    "W1A1 convolution, 16 channels": "packing the image takes as long as the products.",
-    "W4A8 and W8A8 convolution": "quantizing the image into a padded plane and summing its places are passes of their own, and "
-    "with few channels sums leave the registers after every row of the kernel. oneDNN is given codes.",
-    "AVX2 forced, M=128": "unpacking for 16 outputs at a time, and sums that leave the registers every 8 steps.",
+    "W4 g128 x A8, M=1 HOT": (
+        "a call has fixed costs of some 15 us (arguments, the row's codes, waking a thread), and scales "
+        "in fp32 and sums of codes are read beside the codes; the codes themselves stream from L3 at "
+        "half its rate."
+    ),
+    "W4 g128 x A8, M=1 COLD": (
+        "memory, which this machine reads no faster from huge pages; scales in fp32 are a twentieth of what is read."
+    ),
+    "W2 g128 x A8, M=1 COLD; W3 between W2 and W4": (
+        "memory: scales in fp32 and zero points are a tenth of what is read."
+    ),
+    "W2..W8 x A8, M >= 128": (
+        "this processor multiplies twice as fast as the one the kernels were designed for, so what "
+        "stands beside the products weighs double: unpacking a slice (7 % of the time), scaling groups "
+        "(10 %), quantizing x (5 %), sums that leave the registers between slices. One thread reaches 65 "
+        "to 73 % of its ceiling."
+    ),
+    "W4 x A8, M=16": ("as for M >= 128, with unpacking spread over 16 rows only."),
+    "W4 x float activations": ("bf16 is computed in fp32: no kernel uses vdpbf16ps yet."),
+    "W1A1 Linear, M >= 16, packing included": (
+        "quantizing and packing the rows, which is not overlapped with the products."
+    ),
+    "W1A1 convolution, the three ResNet shapes": (
+        "fixed costs of a call, packing the image, and an epilogue that is as long as the products where "
+        "a window has 9 words."
+    ),
+    "W1A1 convolution, 16 channels": ("packing the image takes as long as the products."),
+    "W4A8 and W8A8 convolution": (
+        "quantizing the image into a padded plane and summing its places are passes of their own, and "
+        "with few channels sums leave the registers after every row of the kernel. oneDNN is given "
+        "codes."
+    ),
+    "AVX2 forced, M=128": ("unpacking for 16 outputs at a time, and sums that leave the registers every 8 steps."),
 }
 
 
