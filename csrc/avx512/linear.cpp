@@ -1,51 +1,17 @@
-// Linear layers by AVX-512 with VNNI. Few rows: codes are unpacked in registers, as the weight is read once anyway. Many:
-// 64 outputs are unpacked, a slice at a time, and tiles of rows go over the slice.
+// Linear layers by AVX-512 with VNNI. Few rows: codes are unpacked in registers, once for two rows or for eight. Many: 64
+// outputs are unpacked, a slice at a time, and tiles of rows go over the slice.
 #include <immintrin.h>
 
 #include "../kernels/linear.h"
+#include "terms.h"
 #include "tile.h"
 #include "unpack.h"
 
 namespace subbyte {
 namespace {
 
-constexpr int64_t kFewRows = 4;  // up to these are taken row by row
-constexpr int64_t kRowsAtOnce = 96;
-
-__mmask16 real_outputs(const Linear& call, int64_t panel) {
-  const int64_t rest = call.outputs - panel * kPanel;
-  return static_cast<__mmask16>(rest < kPanel ? (1u << rest) - 1 : 0xffff);
-}
-
-// The exact sums of one group, scaled: the term that it adds to y.
-inline __m512 term_of(const Linear& call, __m512i total, int64_t m, int64_t group, int64_t panel) {
-  const int64_t first = (panel * call.groups + group) * kPanel;
-  const uint32_t x_zero = static_cast<uint32_t>(call.x_zeros[m * call.x_step]);
-  const uint32_t size = static_cast<uint32_t>(call.group_sizes[group]);
-  // total - w_zero * x_sum - x_zero * w_sum + size * x_zero * w_zero
-  const uint32_t by_w_zero = size * x_zero - static_cast<uint32_t>(call.x_sums[m * call.groups + group]);
-  if (call.w_zeros == nullptr) {
-    const uint32_t shift = by_w_zero * static_cast<uint32_t>(call.w_zero);
-    total = _mm512_add_epi32(total, _mm512_set1_epi32(static_cast<int>(shift)));
-  } else {
-    const __m512i w_zero = _mm512_loadu_si512(call.w_zeros + first);
-    total = _mm512_add_epi32(total, _mm512_mullo_epi32(w_zero, _mm512_set1_epi32(static_cast<int>(by_w_zero))));
-  }
-  if (x_zero != 0) {
-    const __m512i w_sum = _mm512_loadu_si512(call.w_sums + first);
-    total = _mm512_sub_epi32(total, _mm512_mullo_epi32(w_sum, _mm512_set1_epi32(static_cast<int>(x_zero))));
-  }
-  const __m512 scale = _mm512_mul_ps(_mm512_set1_ps(call.x_scales[m * call.x_step]), _mm512_loadu_ps(call.w_scales + first));
-  return _mm512_mul_ps(_mm512_cvtepi32_ps(total), scale);
-}
-
-inline float* place_of(const Linear& call, int64_t m, int64_t panel) {
-  return call.y + m * call.y_stride + panel * kPanel - call.y_origin;
-}
-
-inline __m512 with_bias(const Linear& call, __m512 y, int64_t panel) {
-  return call.bias == nullptr ? y : _mm512_add_ps(y, _mm512_loadu_ps(call.bias + panel * kPanel));
-}
+constexpr int64_t kRowsAtOnce = 128;
+constexpr int64_t kSomeRows = 24;  // up to these, unpacking in registers costs less than unpacking into memory
 
 // One row of one panel: four sums in turn, so that none waits for itself.
 template <bool Table>
@@ -105,7 +71,11 @@ struct UnpackWork {
 template <int Bits, bool Table>
 void unpack_slice(const uint8_t* packed, int64_t steps, __m512i table, uint8_t* to) {
   UnpackWork<Table> work = {table, to};
+  const int64_t to_next = blocks_of(steps) * block_bytes(Bits);
   for (; steps > 0; steps -= kBlockSteps, packed += block_bytes(Bits), work.to += 64 * kTilePanels * kBlockSteps) {
+    for (int word = 0; word < Bits; ++word) {  // the next slice comes from far away; the tiles between give it time
+      _mm_prefetch(reinterpret_cast<const char*>(packed + to_next + 64 * word), _MM_HINT_T0);
+    }
     each_step<Bits, 0>(packed, steps < kBlockSteps ? steps : kBlockSteps, work);
   }
 }
@@ -116,66 +86,8 @@ struct Slice {
   bool begins_group, ends_group;
   const uint8_t* values;
   int32_t* totals;  // [rows][64]
-  float* sums;      // [rows][64]: of the groups before. Not in y, whose rows may lie so far apart that writing one holds up
-                    // reading the next
+  float* sums;      // [rows][64]: of the groups before
 };
-
-// A tile's sums, scaled and added to those of the groups before, where weights have one zero point, the rows none, and all
-// outputs are real: most calls, whose groups are short enough for this to count.
-template <int Rows, int Panels>
-inline void finish_plain(const Linear& call, const Slice& slice, __m512i (&total)[Rows][Panels], int64_t m, float* sums) {
-  __m512 scales[Panels];
-#pragma GCC unroll 4
-  for (int p = 0; p < Panels; ++p) {
-    scales[p] = _mm512_loadu_ps(call.w_scales + ((slice.panel + p) * call.groups + slice.group) * kPanel);
-  }
-  const bool is_first = slice.group == 0, is_last = slice.group + 1 == call.groups;
-#pragma GCC unroll 6
-  for (int r = 0; r < Rows; ++r) {
-    const uint32_t x_sum = static_cast<uint32_t>(call.x_sums[(m + r) * call.groups + slice.group]);
-    const __m512i shift = _mm512_set1_epi32(static_cast<int>(0 - x_sum * static_cast<uint32_t>(call.w_zero)));
-    const __m512 x_scale = _mm512_set1_ps(call.x_scales[(m + r) * call.x_step]);
-    float* const to = is_last ? place_of(call, m + r, slice.panel) : sums + 64 * r;
-#pragma GCC unroll 4
-    for (int p = 0; p < Panels; ++p) {
-      const __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(total[r][p], shift));
-      __m512 y = _mm512_mul_ps(sum, _mm512_mul_ps(x_scale, scales[p]));
-      y = is_first ? y : _mm512_add_ps(_mm512_load_ps(sums + 64 * r + kPanel * p), y);
-      _mm512_storeu_ps(to + kPanel * p, is_last ? with_bias(call, y, slice.panel + p) : y);
-    }
-  }
-}
-
-template <int Rows, int Panels>
-inline bool is_plain(const Linear& call, const Slice& slice, int64_t m) {
-  int32_t any_zero = 0;
-  for (int r = 0; r < Rows; ++r) {
-    any_zero |= call.x_zeros[(m + r) * call.x_step];
-  }
-  const bool all_real = slice.panels == Panels && (slice.panel + Panels) * kPanel <= call.outputs;
-  return any_zero == 0 && call.w_zeros == nullptr && all_real;
-}
-
-template <int Rows, int Panels>
-inline void finish(const Linear& call, const Slice& slice, __m512i (&total)[Rows][Panels], int64_t m, float* sums) {
-#pragma GCC unroll 6
-  for (int r = 0; r < Rows; ++r) {
-#pragma GCC unroll 4
-    for (int p = 0; p < Panels; ++p) {
-      if (p < slice.panels) {
-        const int64_t panel = slice.panel + p;
-        float* const before = sums + 64 * r + kPanel * p;
-        __m512 y = term_of(call, total[r][p], m + r, slice.group, panel);
-        y = slice.group == 0 ? y : _mm512_add_ps(_mm512_load_ps(before), y);
-        if (slice.group + 1 < call.groups) {
-          _mm512_store_ps(before, y);
-        } else {
-          _mm512_mask_storeu_ps(place_of(call, m + r, panel), real_outputs(call, panel), with_bias(call, y, panel));
-        }
-      }
-    }
-  }
-}
 
 template <int Rows, int Panels>
 void rows_of_slice(const Linear& call, const Slice& slice, int64_t m, int64_t first_row) {
@@ -199,10 +111,8 @@ void rows_of_slice(const Linear& call, const Slice& slice, int64_t m, int64_t fi
         _mm512_store_si512(kept + 64 * r + kPanel * p, total[r][p]);
       }
     }
-  } else if (is_plain<Rows, Panels>(call, slice, m)) {
-    finish_plain<Rows, Panels>(call, slice, total, m, slice.sums + (m - first_row) * 64);
   } else {
-    finish<Rows, Panels>(call, slice, total, m, slice.sums + (m - first_row) * 64);
+    add_terms(call, {m, Rows, slice.panel, slice.panels, slice.group, slice.sums + (m - first_row) * 64}, total);
   }
 }
 
@@ -218,6 +128,62 @@ void all_rows_of_slice(const Linear& call, const Slice& slice, int64_t first_row
     case 3: return rows_of_slice<3, Panels>(call, slice, m, first_row);
     case 2: return rows_of_slice<2, Panels>(call, slice, m, first_row);
     case 1: return rows_of_slice<1, Panels>(call, slice, m, first_row);
+  }
+}
+
+// A few rows of two panels, unpacked in registers.
+template <bool Table, int Rows>
+struct FewRowsWork {
+  __m512i total[Rows][2];
+  __m512i table;
+  const int8_t* x[Rows];
+
+  // The first `steps` of a block of each panel.
+  template <int Bits, int Step>
+  inline void steps(const uint8_t* first, const uint8_t* second, int64_t steps_left) {
+    if constexpr (Step < kBlockSteps) {
+      if (Step < steps_left) {
+        const __m512i w[2] = {values_of<Table>(codes_of<Bits, Step>(first), table),
+                              values_of<Table>(codes_of<Bits, Step>(second), table)};
+#pragma GCC unroll 8
+        for (int r = 0; r < Rows; ++r) {
+          const __m512i four = broadcast_four(x[r] + kStep * Step);
+          add_products(total[r][0], w[0], four);
+          add_products(total[r][1], w[1], four);
+        }
+        steps<Bits, Step + 1>(first, second, steps_left);
+      }
+    }
+  }
+};
+
+// Some of Rows rows, of one or two panels.
+template <int Bits, bool Table, int Rows>
+void few_rows_of_panels(const Linear& call, int64_t first_row, int64_t rows, int64_t panel, int64_t panels) {
+  alignas(64) float sums[Rows * 64];
+  FewRowsWork<Table, Rows> work;
+  work.table = table_of(call.values);
+  const uint8_t* first = call.panels + panel * call.panel_bytes;
+  const int64_t to_second = panels > 1 ? call.panel_bytes : 0;
+  for (int64_t i = 0; i < call.segment_count; ++i) {
+    const Segment& segment = call.segments[i];
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) {
+      work.x[r] = call.x + call.row_offsets[first_row + (r < rows ? r : 0)] + segment.x_offset;
+      if (segment.begins_group) {
+        work.total[r][0] = work.total[r][1] = _mm512_setzero_si512();
+      }
+    }
+    for (int64_t left = segment.steps; left > 0; left -= kBlockSteps, first += block_bytes(Bits)) {
+      work.template steps<Bits, 0>(first, first + to_second, left);
+#pragma GCC unroll 8
+      for (int r = 0; r < Rows; ++r) {
+        work.x[r] += kStep * kBlockSteps;
+      }
+    }
+    if (segment.ends_group) {
+      add_terms(call, {first_row, rows, panel, panels, segment.group, sums}, work.total);
+    }
   }
 }
 
@@ -247,20 +213,35 @@ void rows_of_panels(const Linear& call, int64_t first_row, int64_t end_row, int6
   }
 }
 
+// Up to 24 rows in tiles of as few as it takes, all of one height.
+template <int Bits, bool Table>
+void some_rows_of_panels(const Linear& call, int64_t first_row, int64_t end_row, int64_t panel, int64_t panels) {
+  const int64_t rows = end_row - first_row, tiles = (rows + 7) / 8, height = (rows + tiles - 1) / tiles;
+  const auto few_rows = height > 6   ? few_rows_of_panels<Bits, Table, 8>
+                        : height > 4 ? few_rows_of_panels<Bits, Table, 6>
+                        : height > 2 ? few_rows_of_panels<Bits, Table, 4>
+                                     : few_rows_of_panels<Bits, Table, 2>;
+  for (int64_t m = first_row; m < end_row; m += height) {
+    few_rows(call, m, end_row - m < height ? end_row - m : height, panel, panels);
+  }
+}
+
 template <int Bits, bool Table>
 void run(const Linear& call, int64_t first_row, int64_t end_row, int64_t first_panel, int64_t end_panel) {
-  if (end_row - first_row <= kFewRows) {
-    for (int64_t panel = first_panel; panel < end_panel; ++panel) {
-      for (int64_t m = first_row; m < end_row; ++m) {
-        row_of_panel<Bits, Table>(call, m, panel);
-      }
-    }
+  const int64_t rows = end_row - first_row, at_once = rows == 1 ? 1 : rows <= kSomeRows ? 2 : kTilePanels;
+  if (rows == 0) {
     return;
   }
-  for (int64_t panel = first_panel; panel < end_panel; panel += kTilePanels) {
-    const int64_t panels = end_panel - panel < kTilePanels ? end_panel - panel : kTilePanels;
-    for (int64_t m = first_row; m < end_row; m += kRowsAtOnce) {
-      rows_of_panels<Bits, Table>(call, m, m + kRowsAtOnce < end_row ? m + kRowsAtOnce : end_row, panel, panels);
+  for (int64_t panel = first_panel; panel < end_panel; panel += at_once) {
+    const int64_t panels = end_panel - panel < at_once ? end_panel - panel : at_once;
+    if (rows == 1) {
+      row_of_panel<Bits, Table>(call, first_row, panel);
+    } else if (rows <= kSomeRows) {
+      some_rows_of_panels<Bits, Table>(call, first_row, end_row, panel, panels);
+    } else {
+      for (int64_t m = first_row; m < end_row; m += kRowsAtOnce) {
+        rows_of_panels<Bits, Table>(call, m, m + kRowsAtOnce < end_row ? m + kRowsAtOnce : end_row, panel, panels);
+      }
     }
   }
 }

@@ -21,6 +21,22 @@ Floats random_values(Random& random, std::int64_t count) {
   return x;
 }
 
+// A scale of any size, and values as near to the middle of two whole numbers of it as floats come.
+float any_scale(Random& random) {
+  return std::ldexp(1.0f + 0x1p-23f * static_cast<float>(random() % (1 << 23)), static_cast<int>(between(random, -126, 118)));
+}
+
+Floats near_ties(Random& random, float scale, std::int64_t count) {
+  Floats x(static_cast<std::size_t>(count));
+  for (float& value : x) {
+    value = (static_cast<float>(between(random, -520, 520)) + 0.5f) * scale;
+    for (std::int64_t away = between(random, -3, 3); away != 0; away += away < 0 ? 1 : -1) {
+      value = std::nextafter(value, away < 0 ? -INFINITY : INFINITY);
+    }
+  }
+  return x;
+}
+
 template <typename Number>
 bool same(const std::vector<Number>& a, const std::vector<Number>& b) {
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -66,9 +82,12 @@ bool quantizing_agrees(const subbyte::Kernels& kernels, Random& random) {
   const bool is_signed = random() % 2 == 0;
   const int bits = static_cast<int>(between(random, 1, 8));
   const std::int32_t low = is_signed ? -(1 << (bits - 1)) : 0, high = low + (1 << bits) - 1;
-  const subbyte::Affine affine = {0.25f * static_cast<float>(between(random, 1, 9)),
-                                  static_cast<std::int32_t>(between(random, low, high)), low, high, is_signed ? 0 : 128};
-  const Floats x = random_values(random, between(random, 0, 100));
+  const bool near = random() % 2 == 0;
+  const float scale = near ? any_scale(random) : 0.25f * static_cast<float>(between(random, 1, 9));
+  const auto zero_point = static_cast<std::int32_t>(between(random, low, high));
+  const subbyte::Affine affine = {scale, zero_point, low, high, is_signed ? 0 : 128};
+  const std::int64_t length = between(random, 0, 200);
+  const Floats x = near ? near_ties(random, scale, length) : random_values(random, length);
   std::vector<std::int8_t> want(x.size()), got(x.size());
   const auto count = static_cast<std::int64_t>(x.size());
   const bool want_nan = subbyte::reference_quantize.quantize(x.data(), count, affine, want.data());

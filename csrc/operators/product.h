@@ -72,7 +72,7 @@ class CodesOfX {
 template <typename Work>
 void in_pieces(std::int64_t rows, std::int64_t outputs, std::int64_t inputs, const Work& work) {
   constexpr std::int64_t grain = 1 << 19;  // multiplications that one thread takes at least
-  constexpr std::int64_t few_rows = 4, rows_of_piece = 96, panels_of_piece = 4;
+  constexpr std::int64_t few_rows = 4, rows_of_piece = 128, panels_of_piece = 4;
   const std::int64_t panels = divided_up(outputs, kPanel), at_once = rows <= few_rows ? 1 : panels_of_piece;
   const std::int64_t row_pieces = divided_up(rows, rows_of_piece), panel_pieces = divided_up(panels, at_once);
   const std::int64_t height = row_pieces == 0 ? 0 : divided_up(rows, row_pieces);
