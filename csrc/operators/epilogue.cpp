@@ -124,15 +124,18 @@ void Epilogue::write(const Piece& piece) {
 }
 
 void Epilogue::write_rows(const Piece& piece) {
+  // Whole rows that lie as those of the result do are one row.
+  const bool is_one = piece.stride == outputs_ && piece.outputs == outputs_ && (!packs_signs() || outputs_ % 8 == 0);
+  const std::int64_t rows = is_one ? 1 : piece.rows, count = is_one ? piece.rows * outputs_ : piece.outputs;
   bool any_nan = false;
-  for (std::int64_t i = 0; i < piece.rows; ++i) {
+  for (std::int64_t i = 0; i < rows; ++i) {
     float* const values = piece.values + i * piece.stride;
     const std::int64_t row = piece.first_row + i, place = row * outputs_ + piece.first_output;
-    any_nan = finish(values, piece.outputs, place) || any_nan;
+    any_nan = finish(values, count, place) || any_nan;
     if (packs_signs()) {
-      pack(values, piece.outputs, row, piece.first_output);
+      pack(values, count, row, piece.first_output);
     } else {
-      store(values, piece.outputs, place);
+      store(values, count, place);
     }
   }
   if (any_nan) {
