@@ -106,6 +106,7 @@ std::vector<Isa> list(const Names& features) {
                       .with("linear", &Kernels::linear, &reference_linear)
                       .with("float_linear", &Kernels::float_linear, &reference_float_linear)
                       .with("depthwise", &Kernels::depthwise, &reference_depthwise)
+                      .with("epilogue", &Kernels::epilogue, &reference_epilogue)
                       .with("binary", &Kernels::binary, &reference_binary)
                       .done());
 #ifdef SUBBYTE_X86
@@ -116,6 +117,7 @@ std::vector<Isa> list(const Names& features) {
                       .with("linear", &Kernels::linear, &avx2_linear)
                       .with("float_linear", &Kernels::float_linear, &avx2_float_linear)
                       .with("depthwise", &Kernels::depthwise, &avx2_depthwise)
+                      .with("epilogue", &Kernels::epilogue, &avx2_epilogue)
                       .with("binary", &Kernels::binary, &avx2_binary)
                       .done());
   found.push_back(SetOfKernels("avx512", "avx512f avx512bw avx512vl avx512dq", features, &found.back())
@@ -125,6 +127,7 @@ std::vector<Isa> list(const Names& features) {
                       .with("linear", &Kernels::linear, &avx512_linear, "avx512_vnni")
                       .with("float_linear", &Kernels::float_linear, &avx512_float_linear)
                       .with("depthwise", &Kernels::depthwise, &avx512_depthwise)
+                      .with("epilogue", &Kernels::epilogue, &avx512_epilogue)
                       .with("binary", &Kernels::binary, &avx512_binary, "avx512_vpopcntdq")
                       .done());
 #endif

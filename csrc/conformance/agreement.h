@@ -38,5 +38,6 @@ bool depthwise_agrees(const subbyte::Kernels& kernels, Random& random);
 bool thresholds_agree(const subbyte::Kernels& kernels, Random& random);
 bool joining_agrees(const subbyte::Kernels& kernels, Random& random);
 bool binary_agrees(const subbyte::Kernels& kernels, Random& random);
+bool epilogues_agree(const subbyte::Kernels& kernels, Random& random);
 
 }  // namespace conformance

@@ -29,7 +29,8 @@ const struct {
                    {"depthwise", conformance::depthwise_agrees},
                    {"thresholds", conformance::thresholds_agree},
                    {"joining", conformance::joining_agrees},
-                   {"binary", conformance::binary_agrees}};
+                   {"binary", conformance::binary_agrees},
+                   {"epilogue", conformance::epilogues_agree}};
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 
 #include "binary.h"
 #include "depthwise.h"
+#include "epilogue.h"
 #include "float_linear.h"
 #include "linear.h"
 #include "packing.h"
@@ -23,6 +24,7 @@ struct Kernels {
   const FloatLinearKernels* float_linear;
   const DepthwiseKernels* depthwise;
   const BinaryKernels* binary;
+  const EpilogueKernels* epilogue;
 };
 
 }  // namespace subbyte

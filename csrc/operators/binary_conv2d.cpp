@@ -11,6 +11,7 @@
 #include "../isa.h"
 #include "binary.h"
 #include "binary_shape.h"
+#include "epilogue.h"
 #include "operators.h"
 #include "require.h"
 #include "transposed.h"
@@ -48,12 +49,18 @@ class BinaryConvolution {
         panels_(divided_up(shape.group_outputs(), kBinaryPanel)),
         taps_of_word_(shape.taps_of_word()) {}
 
-  void run(const float* x, float* y) {
+  void prepare(const float* x) {
     write_image(x);
     write_bases();
-    multiply(y);
+  }
+
+  // A NaN has no level; what it makes NaN is known when all is there.
+  bool any_nan() const { return any_nan_; }
+
+  void run(const float* x, Results& results) {
+    multiply(results.floats(), results.epilogue());
     if (any_nan_) {
-      spread_nans(x, y);
+      spread_nans(x, results.floats());
     }
   }
 
@@ -154,7 +161,7 @@ class BinaryConvolution {
     }
   }
 
-  void multiply(float* y) const {
+  void multiply(float* y, Epilogue* epilogue) const {
     const std::vector<std::int64_t> offsets = shape_.offsets();
     const std::vector<float> scales(column_classes_.of_position.size(), *arguments_.x_scale.data<float>());
     BinaryProducts call{};
@@ -167,14 +174,14 @@ class BinaryConvolution {
     in_parallel(parts, divided_up(kWordsOfThread, work), [&](std::int64_t begin, std::int64_t end) {
       std::vector<float> scratch;
       for (std::int64_t part = begin; part < end; ++part) {
-        multiply_row(call, part / shape_.groups / rows, part / shape_.groups % rows, part % shape_.groups, y, scratch);
+        multiply_row(call, part / shape_.groups / rows, part / shape_.groups % rows, part % shape_.groups, y, epilogue, scratch);
       }
     });
   }
 
   // One row of outputs of one group.
   void multiply_row(BinaryProducts call, std::int64_t image, std::int64_t row, std::int64_t group, float* y,
-                    std::vector<float>& scratch) const {
+                    Epilogue* epilogue, std::vector<float>& scratch) const {
     const std::int64_t first = group * outputs_padded(), columns = shape_.window.width.outputs();
     const std::int64_t all = shape_.groups * outputs_padded();
     call.x = words_.get() + image * image_stride() + group * group_stride() +
@@ -186,16 +193,20 @@ class BinaryConvolution {
     call.base_row = all;
     call.w_scales = arguments_.weight_scale.data<float>() + first;
     call.bias = arguments_.bias.count() == 0 ? nullptr : arguments_.bias.data<float>() + first;
-    float* result = y + image * to_.image + row * to_.row + group * shape_.group_outputs() * to_.channel;
-    if (channels_last_) {
-      call.y = result, call.y_row = to_.column;
+    const std::int64_t offset = image * to_.image + row * to_.row + group * shape_.group_outputs() * to_.channel;
+    const bool is_direct = channels_last_ && epilogue == nullptr;
+    if (is_direct) {
+      call.y = y + offset, call.y_row = to_.column;
     } else {
       scratch.resize(static_cast<std::size_t>(columns * call.outputs));
       call.y = scratch.data(), call.y_row = call.outputs;
     }
     chosen_isa().kernels.binary->products(call, 0, columns, 0, panels_);
-    if (!channels_last_) {
-      write_transposed(scratch.data(), columns, call.outputs, call.outputs, result, to_.channel);
+    if (epilogue != nullptr) {
+      const std::int64_t place = (image * shape_.window.height.outputs() + row) * columns;
+      epilogue->write({scratch.data(), columns, call.outputs, call.outputs, place, group * call.outputs});
+    } else if (!is_direct) {
+      write_transposed(scratch.data(), columns, call.outputs, call.outputs, y + offset, to_.channel);
     }
   }
 
@@ -259,7 +270,7 @@ BinaryShape shape_of(const std::vector<std::int64_t>& sizes, const BinaryArgumen
   return shape;
 }
 
-void binary_conv2d(StackValue* stack, std::uint64_t, std::uint64_t) {
+void convolve_bits(StackValue* stack, EpilogueArguments* fused) {
   const TorchApi& api = torch_api();
   Tensor x = Tensor::from_stack(stack[0]);
   BinaryArguments arguments = BinaryArguments::from_stack(stack);
@@ -274,23 +285,37 @@ void binary_conv2d(StackValue* stack, std::uint64_t, std::uint64_t) {
   }
   const std::vector<std::int64_t> sizes = {shape.images, shape.outputs, shape.window.height.outputs(),
                                            shape.window.width.outputs()};
-  Tensor y = channels_last ? Tensor::empty_channels_last(sizes, api.dtype_float32())
-                           : Tensor::empty(sizes, api.dtype_float32());
+  BinaryConvolution convolution(shape, arguments, channels_last);
   if (shape.images > 0) {
-    BinaryConvolution(shape, arguments, channels_last).run(x.data<float>(), y.data<float>());
+    convolution.prepare(x.data<float>());
   }
-  stack[0] = std::move(y).to_stack();
+  const bool starts_on_bytes = shape.groups == 1 || shape.group_outputs() % 8 == 0;  // each group, where bits are written
+  Results results(fused, sizes, channels_last, convolution.any_nan() || !starts_on_bytes);
+  if (shape.images > 0) {
+    convolution.run(x.data<float>(), results);
+  }
+  stack[0] = std::move(results).to_stack();
 }
+
+void binary_conv2d(StackValue* stack, std::uint64_t, std::uint64_t) { convolve_bits(stack, nullptr); }
+
+void binary_conv2d_fused(StackValue* stack, std::uint64_t, std::uint64_t) {
+  EpilogueArguments epilogue(stack + BinaryArguments::kCount + 9);
+  convolve_bits(stack, &epilogue);
+}
+
+#define SUBBYTE_ARGUMENTS                                                                                             \
+  "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_sums, Tensor weight_ones, Tensor bias, Tensor x_scale, " \
+  "Tensor x_zero_point, int x_low, int x_high, int x_levels, bool x_rounds, int outputs, bool has_masks, "            \
+  "int kernel_h, int kernel_w, int stride_h, int stride_w, int padding_h, int padding_w, int dilation_h, "            \
+  "int dilation_w, int groups"
 
 }  // namespace
 
 std::vector<Operator> binary_conv2d_operators() {
-  return {{"binary_conv2d",
-           "binary_conv2d(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_sums, Tensor weight_ones, "
-           "Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int x_levels, bool x_rounds, "
-           "int outputs, bool has_masks, int kernel_h, int kernel_w, int stride_h, int stride_w, int padding_h, "
-           "int padding_w, int dilation_h, int dilation_w, int groups) -> Tensor",
-           binary_conv2d}};
+  return {{"binary_conv2d", "binary_conv2d(" SUBBYTE_ARGUMENTS ") -> Tensor", binary_conv2d},
+          {"binary_conv2d_fused", "binary_conv2d_fused(" SUBBYTE_ARGUMENTS ", " SUBBYTE_EPILOGUE ") -> Tensor",
+           binary_conv2d_fused}};
 }
 
 }  // namespace subbyte

@@ -1,11 +1,14 @@
-// binary_linear: rows of floats quantized to two or three levels, times weights of -1, 0 and +1.
+// binary_linear: rows of floats quantized to two or three levels, or of bits, times weights of -1, 0 and +1.
+#include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "../isa.h"
 #include "binary.h"
+#include "epilogue.h"
 #include "operators.h"
 #include "parallel.h"
 #include "require.h"
@@ -69,8 +72,32 @@ void compare(const BinaryArguments& arguments, const float* x, std::int64_t inpu
   }
 }
 
+// Rows that are bits already, one for each input.
+void copy_bits(const std::uint8_t* x, std::int64_t inputs, std::int64_t first, std::int64_t end, BinaryRows& rows) {
+  const std::int64_t words = divided_up(inputs, 64), bytes = divided_up(inputs, 8);
+  const std::uint64_t of_last = ~std::uint64_t{0} >> (words * 64 - inputs);
+  for (std::int64_t m = first; m < end; ++m) {
+    std::uint64_t* const to = rows.words.get() + m * words;
+    to[words - 1] = 0;
+    std::memcpy(to, x + m * bytes, static_cast<std::size_t>(bytes));
+    to[words - 1] &= of_last;
+  }
+}
+
+// These rows, from panel `panel` on, in a buffer of one tile.
+BinaryProducts part_of(const BinaryProducts& call, std::int64_t row, std::int64_t panel, float* values) {
+  BinaryProducts part = call;
+  const std::int64_t first = panel * kBinaryPanel;
+  part.outputs = call.outputs - first < kPanelBlock * kBinaryPanel ? call.outputs - first : kPanelBlock * kBinaryPanel;
+  part.x += row * call.x_row, part.classes += row, part.x_scales += row;
+  part.panels += first * call.words * (call.has_masks ? 2 : 1), part.bases += first, part.w_scales += first;
+  part.bias = call.bias == nullptr ? nullptr : call.bias + first;
+  part.y = values, part.y_row = part.outputs;
+  return part;
+}
+
 // Tiles of rows and panels, those of one block of panels one after another: their weights stay near.
-void multiply(const BinaryProducts& call, std::int64_t rows) {
+void multiply(const BinaryProducts& call, std::int64_t rows, Epilogue* epilogue) {
   const std::int64_t panels = divided_up(call.outputs, kBinaryPanel);
   const std::int64_t row_blocks = divided_up(rows, kRowBlock), panel_blocks = divided_up(panels, kPanelBlock);
   const std::int64_t work = call.words * call.planes * kPanelBlock * (rows < kRowBlock ? rows : kRowBlock);
@@ -78,34 +105,51 @@ void multiply(const BinaryProducts& call, std::int64_t rows) {
   in_parallel(row_blocks * panel_blocks, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t block = begin; block < end; ++block) {
       const std::int64_t row = block % row_blocks * kRowBlock, panel = block / row_blocks * kPanelBlock;
-      chosen_isa().kernels.binary->products(call, row, row + kRowBlock < rows ? row + kRowBlock : rows, panel,
-                                            panel + kPanelBlock < panels ? panel + kPanelBlock : panels);
+      const std::int64_t end = row + kRowBlock < rows ? row + kRowBlock : rows;
+      const std::int64_t end_panel = panel + kPanelBlock < panels ? panel + kPanelBlock : panels;
+      if (epilogue == nullptr) {
+        chosen_isa().kernels.binary->products(call, row, end, panel, end_panel);
+        continue;
+      }
+      float values[kRowBlock * kPanelBlock * kBinaryPanel];
+      const BinaryProducts part = part_of(call, row, panel, values);
+      chosen_isa().kernels.binary->products(part, 0, end - row, 0, end_panel - panel);
+      epilogue->write({values, end - row, part.outputs, part.outputs, row, panel * kBinaryPanel});
     }
   });
 }
 
-void binary_linear(StackValue* stack, std::uint64_t, std::uint64_t) {
+// `known_inputs`: of a row, where x may be bits; without, x is floats.
+void multiply_bits(StackValue* stack, std::optional<std::int64_t> known_inputs, EpilogueArguments* fused) {
   const TorchApi& api = torch_api();
   Tensor given = Tensor::from_stack(stack[0]);
   BinaryArguments arguments = BinaryArguments::from_stack(stack);
   const std::vector<std::int64_t> sizes = given.sizes();
   require(sizes.size() == 2, "binary_linear: x has rows and columns");
-  require(given.on_cpu() && given.dtype() == api.dtype_float32(), "binary_linear: x must be float32 on the CPU");
-  const std::int64_t count = sizes[0], inputs = sizes[1];
+  const bool are_bits = known_inputs && given.dtype() == api.dtype_uint8();
+  require(given.on_cpu() && (are_bits || given.dtype() == api.dtype_float32()),
+          "binary_linear: x must be float32, or bits, on the CPU");
+  const std::int64_t count = sizes[0], inputs = are_bits ? *known_inputs : sizes[1];
+  require(!known_inputs || sizes[1] == (are_bits ? divided_up(inputs, 8) : *known_inputs),
+          "binary_linear: x has rows, each of as many columns as the layer has inputs, or of their bits");
+  require(!are_bits || arguments.levels.count == 2, "binary_linear: bits stand for two levels");
   require(inputs > 0 && arguments.outputs > 0, "binary_linear: a layer has inputs and outputs");
   const std::int64_t words = divided_up(inputs, 64), panels = divided_up(arguments.outputs, kBinaryPanel);
   const std::int64_t padded = product_of({panels, kBinaryPanel}, "binary_linear: the weight");
   arguments.check("binary_linear", padded, words, 1, count);
   const std::int64_t planes = arguments.levels.planes();
   const Tensor x = std::move(given).contiguous();
-  Tensor y = Tensor::empty({count, arguments.outputs}, api.dtype_float32());
-
+  Results results(fused, {count, arguments.outputs}, false);
   BinaryRows rows{std::unique_ptr<std::uint64_t[]>(new std::uint64_t[static_cast<std::size_t>(count * planes * words)]),
                   std::vector<float>(static_cast<std::size_t>(count)),
                   std::vector<std::int32_t>(static_cast<std::size_t>(count))};
   const std::vector<std::int32_t> bases = classify(arguments, padded, rows);
   in_parallel(count, divided_up(kGrain, inputs), [&](std::int64_t begin, std::int64_t end) {
-    compare(arguments, x.data<float>(), inputs, begin, end, rows);
+    if (are_bits) {
+      copy_bits(x.data<std::uint8_t>(), inputs, begin, end, rows);
+    } else {
+      compare(arguments, x.data<float>(), inputs, begin, end, rows);
+    }
   });
   std::vector<std::int64_t> offsets(static_cast<std::size_t>(words));
   for (std::int64_t k = 0; k < words; ++k) {
@@ -119,19 +163,29 @@ void binary_linear(StackValue* stack, std::uint64_t, std::uint64_t) {
   call.bases = bases.data(), call.base_row = padded, call.classes = rows.classes.data();
   call.x_scales = rows.scales.data(), call.w_scales = arguments.weight_scale.data<float>();
   call.bias = arguments.bias.count() == 0 ? nullptr : arguments.bias.data<float>();
-  call.y = y.data<float>(), call.y_row = arguments.outputs;
-  multiply(call, count);
-  stack[0] = std::move(y).to_stack();
+  call.y = results.floats(), call.y_row = arguments.outputs;
+  multiply(call, count, results.epilogue());
+  stack[0] = std::move(results).to_stack();
 }
+
+void binary_linear(StackValue* stack, std::uint64_t, std::uint64_t) { multiply_bits(stack, std::nullopt, nullptr); }
+
+void binary_linear_fused(StackValue* stack, std::uint64_t, std::uint64_t) {
+  const auto inputs = static_cast<std::int64_t>(stack[BinaryArguments::kCount]);
+  EpilogueArguments epilogue(stack + BinaryArguments::kCount + 1);
+  multiply_bits(stack, inputs, &epilogue);
+}
+
+#define SUBBYTE_ARGUMENTS                                                                                             \
+  "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_sums, Tensor weight_ones, Tensor bias, Tensor x_scale, " \
+  "Tensor x_zero_point, int x_low, int x_high, int x_levels, bool x_rounds, int outputs, bool has_masks"
 
 }  // namespace
 
 std::vector<Operator> binary_linear_operators() {
-  return {{"binary_linear",
-           "binary_linear(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_sums, Tensor weight_ones, "
-           "Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int x_levels, bool x_rounds, "
-           "int outputs, bool has_masks) -> Tensor",
-           binary_linear}};
+  return {{"binary_linear", "binary_linear(" SUBBYTE_ARGUMENTS ") -> Tensor", binary_linear},
+          {"binary_linear_fused", "binary_linear_fused(" SUBBYTE_ARGUMENTS ", int inputs, " SUBBYTE_EPILOGUE ") -> Tensor",
+           binary_linear_fused}};
 }
 
 }  // namespace subbyte

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "../isa.h"
+#include "epilogue.h"
 #include "operators.h"
 #include "parallel.h"
 #include "plane.h"
@@ -42,6 +43,7 @@ struct Convolution {
   std::int64_t images, groups, group_panels;
   float* y;
   bool channels_last;
+  Epilogue* epilogue;  // that takes the results; null: they go to y
 
   std::int64_t windows() const { return window.height.outputs() * window.width.outputs(); }
   std::int64_t outputs() const { return groups * call.outputs; }
@@ -55,7 +57,7 @@ struct Convolution {
     Linear part = of_group(group);
     part.rows = count, part.row_offsets = offsets, part.x_sums = sums;
     const LinearKernels& kernels = *chosen_isa().kernels.linear;
-    if (channels_last) {
+    if (channels_last && epilogue == nullptr) {
       part.y = y + (image * windows() + first) * outputs() + group * call.outputs, part.y_stride = outputs();
       kernels.linear(part, 0, count, panel, end);
       return;
@@ -65,6 +67,10 @@ struct Convolution {
     part.y = values, part.y_stride = kPanels * kPanel, part.y_origin = output;
     kernels.linear(part, 0, count, panel, end);
     const std::int64_t columns = call.outputs < end * kPanel ? call.outputs - output : end * kPanel - output;
+    if (epilogue != nullptr) {
+      const std::int64_t row = image * windows() + first;
+      return epilogue->write({values, count, columns, part.y_stride, row, group * call.outputs + output});
+    }
     write_transposed(values, count, columns, part.y_stride,
                      y + ((image * outputs() + group * call.outputs + output) * windows() + first), windows());
   }
@@ -109,7 +115,7 @@ void convolve(const Convolution& convolution) {
   });
 }
 
-void conv2d_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
+void convolve_codes(StackValue* stack, EpilogueArguments* fused) {
   const std::int32_t float32 = torch_api().dtype_float32();
   std::vector<Tensor> tensors = tensors_of(stack, 9);
   const bool channels_last = tensors[0].is_channels_last();
@@ -139,25 +145,39 @@ void conv2d_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
   const std::int32_t x_zero = affine.zero_point - affine.shift;
   call.x = plane.codes(), call.x_scales = &affine.scale, call.x_zeros = &x_zero, call.x_step = 0;
   const std::vector<std::int64_t> y_sizes = {sizes[0], outputs, window.height.outputs(), window.width.outputs()};
-  Tensor y = channels_last ? Tensor::empty_channels_last(y_sizes, float32) : Tensor::empty(y_sizes, float32);
-  const Convolution all = {window, plane, call, sizes[0], groups, group_panels, y.data<float>(), channels_last};
+  const bool starts_on_bytes = groups == 1 || call.outputs % 8 == 0;  // each group, where bits are written
+  Results results(fused, y_sizes, channels_last, plane.any_nan() || !starts_on_bytes);
+  const Convolution all = {window, plane, call, sizes[0], groups, group_panels, results.floats(), channels_last,
+                           results.epilogue()};
   convolve(all);
-  refuse_bad_scales(y, weight.scale());
+  results.refuse_bad_scales(weight.scale());
   if (plane.any_nan()) {
-    spread_nans(image, {window, groups, call.outputs, y.data<float>(), channels_last});
+    spread_nans(image, {window, groups, call.outputs, results.floats(), channels_last});
   }
-  stack[0] = std::move(y).to_stack();
+  stack[0] = std::move(results).to_stack();
 }
+
+constexpr int kArguments = 23;
+
+void conv2d_codes(StackValue* stack, std::uint64_t, std::uint64_t) { convolve_codes(stack, nullptr); }
+
+void conv2d_codes_fused(StackValue* stack, std::uint64_t, std::uint64_t) {
+  EpilogueArguments epilogue(stack + kArguments);
+  convolve_codes(stack, &epilogue);
+}
+
+#define SUBBYTE_ARGUMENTS                                                                                            \
+  "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor weight_sums, Tensor values, "      \
+  "Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, int outputs, int channels, "   \
+  "int kernel_height, int kernel_width, int stride_height, int stride_width, int padding_height, int padding_width, " \
+  "int dilation_height, int dilation_width, int groups"
 
 }  // namespace
 
 std::vector<Operator> convolution_operators() {
-  return {{"conv2d_codes",
-           "conv2d_codes(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor weight_sums, "
-           "Tensor values, Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, "
-           "int outputs, int channels, int kernel_height, int kernel_width, int stride_height, int stride_width, "
-           "int padding_height, int padding_width, int dilation_height, int dilation_width, int groups) -> Tensor",
-           conv2d_codes}};
+  return {{"conv2d_codes", "conv2d_codes(" SUBBYTE_ARGUMENTS ") -> Tensor", conv2d_codes},
+          {"conv2d_codes_fused", "conv2d_codes_fused(" SUBBYTE_ARGUMENTS ", " SUBBYTE_EPILOGUE ") -> Tensor",
+           conv2d_codes_fused}};
 }
 
 }  // namespace subbyte

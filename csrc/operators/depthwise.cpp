@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "../isa.h"
+#include "epilogue.h"
 #include "operators.h"
 #include "parallel.h"
 #include "plane.h"
@@ -67,25 +68,28 @@ class DepthwiseWeight {
   std::vector<float> scales_;
 };
 
-// All windows of one row of outputs.
-void convolve_row(const Depthwise& call, const Plane& plane, const ConvolutionResult& result, std::int64_t image,
-                  std::int64_t row) {
+// All windows of one row of outputs; `epilogue` takes them where there is one.
+void convolve_row(const Depthwise& call, const Plane& plane, const ConvolutionResult& result, Epilogue* epilogue,
+                  std::int64_t image, std::int64_t row) {
   const DepthwiseKernels& kernels = *chosen_isa().kernels.depthwise;
   const Axis &height = result.window.height, &width = result.window.width;
   const std::int64_t columns = width.outputs(), windows = height.outputs() * columns;
-  std::vector<float> values(static_cast<std::size_t>(result.channels_last ? 0 : columns * call.channels));
-  float* to = result.channels_last ? result.y + (image * windows + row * columns) * call.channels : values.data();
+  const bool is_direct = result.channels_last && epilogue == nullptr;
+  std::vector<float> values(static_cast<std::size_t>(is_direct ? 0 : columns * call.channels));
+  float* to = is_direct ? result.y + (image * windows + row * columns) * call.channels : values.data();
   for (std::int64_t column = 0; column < columns; ++column) {
     const std::int64_t offset = plane.offset(image, 0, row * height.stride, column * width.stride);
     kernels.window(call, plane.codes() + offset, to + column * call.channels);
   }
-  if (!result.channels_last) {
+  if (epilogue != nullptr) {
+    epilogue->write({values.data(), columns, call.channels, call.channels, image * windows + row * columns, 0});
+  } else if (!is_direct) {
     float* const first = result.y + image * call.channels * windows + row * columns;
     write_transposed(values.data(), columns, call.channels, call.channels, first, windows);
   }
 }
 
-void depthwise_conv2d_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
+void convolve_channels(StackValue* stack, EpilogueArguments* fused) {
   const std::int32_t float32 = torch_api().dtype_float32();
   std::vector<Tensor> tensors = tensors_of(stack, 8);
   const bool channels_last = tensors[0].is_channels_last();
@@ -114,30 +118,43 @@ void depthwise_conv2d_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
   weight.describe(call, affine.scale);
   const std::int64_t rows = window.height.outputs(), columns = window.width.outputs();
   const std::vector<std::int64_t> y_sizes = {sizes[0], channels, rows, columns};
-  Tensor y = channels_last ? Tensor::empty_channels_last(y_sizes, float32) : Tensor::empty(y_sizes, float32);
-  const ConvolutionResult result = {window, channels, 1, y.data<float>(), channels_last};
+  Results results(fused, y_sizes, channels_last, plane.any_nan());
+  const ConvolutionResult result = {window, channels, 1, results.floats(), channels_last};
   const std::int64_t work = 1 + columns * channels * call.taps;
   in_parallel(sizes[0] * rows, divided_up(kGrain, work), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      convolve_row(call, plane, result, i / rows, i % rows);
+      convolve_row(call, plane, result, results.epilogue(), i / rows, i % rows);
     }
   });
-  refuse_bad_scales(y, weight.scale());
+  results.refuse_bad_scales(weight.scale());
   if (plane.any_nan()) {
     spread_nans(image, result);
   }
-  stack[0] = std::move(y).to_stack();
+  stack[0] = std::move(results).to_stack();
 }
+
+constexpr int kArguments = 20;
+
+void depthwise_conv2d_codes(StackValue* stack, std::uint64_t, std::uint64_t) { convolve_channels(stack, nullptr); }
+
+void depthwise_conv2d_codes_fused(StackValue* stack, std::uint64_t, std::uint64_t) {
+  EpilogueArguments epilogue(stack + kArguments);
+  convolve_channels(stack, &epilogue);
+}
+
+#define SUBBYTE_ARGUMENTS                                                                                            \
+  "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor values, Tensor bias, "             \
+  "Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, int channels, int kernel_height, "          \
+  "int kernel_width, int stride_height, int stride_width, int padding_height, int padding_width, int dilation_height, " \
+  "int dilation_width"
 
 }  // namespace
 
 std::vector<Operator> depthwise_operators() {
-  return {{"depthwise_conv2d_codes",
-           "depthwise_conv2d_codes(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor values, "
-           "Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, int channels, "
-           "int kernel_height, int kernel_width, int stride_height, int stride_width, int padding_height, "
-           "int padding_width, int dilation_height, int dilation_width) -> Tensor",
-           depthwise_conv2d_codes}};
+  return {{"depthwise_conv2d_codes", "depthwise_conv2d_codes(" SUBBYTE_ARGUMENTS ") -> Tensor", depthwise_conv2d_codes},
+          {"depthwise_conv2d_codes_fused",
+           "depthwise_conv2d_codes_fused(" SUBBYTE_ARGUMENTS ", " SUBBYTE_EPILOGUE ") -> Tensor",
+           depthwise_conv2d_codes_fused}};
 }
 
 }  // namespace subbyte

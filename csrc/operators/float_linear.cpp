@@ -6,6 +6,7 @@
 
 #include "../isa.h"
 #include "../kernels/float_linear.h"
+#include "epilogue.h"
 #include "operators.h"
 #include "product.h"
 #include "require.h"
@@ -42,7 +43,19 @@ class FilledRows {
   std::int64_t stride_;
 };
 
-void linear_float(StackValue* stack, std::uint64_t, std::uint64_t) {
+// These rows and panels in `values`, row after row.
+FloatLinear part_of(const FloatLinear& call, std::int64_t row, std::int64_t panel, std::int64_t end_panel, float* values) {
+  FloatLinear part = call;
+  const std::int64_t first = panel * kPanel, parameters = panel * call.groups * kPanel;
+  part.outputs = (end_panel * kPanel < call.outputs ? end_panel * kPanel : call.outputs) - first;
+  part.x += row * call.x_stride, part.panels += panel * call.panel_bytes, part.w_scales += parameters;
+  part.w_zeros = call.w_zeros == nullptr ? nullptr : call.w_zeros + parameters;
+  part.bias = call.bias == nullptr ? nullptr : call.bias + first;
+  part.y = values;
+  return part;
+}
+
+void multiply_floats(StackValue* stack, EpilogueArguments* fused) {
   const TorchApi& api = torch_api();
   const std::int32_t float32 = api.dtype_float32();
   std::vector<Tensor> tensors = tensors_of(stack, 6);
@@ -72,27 +85,46 @@ void linear_float(StackValue* stack, std::uint64_t, std::uint64_t) {
   require_count(zero_point, "the weight's zero point", has_zeros ? parameters : 0);
   require_count(values, "the table of values", bits <= 4 ? 16 : 0);
   require_count(bias, "the bias", has_bias ? panels * kPanel : 0);
+  Results results(fused, {call.rows, outputs}, false);
   const FilledRows rows(x.data<float>(), call.rows, inputs, groups);
-  Tensor y = Tensor::empty({call.rows, outputs}, float32);
   call.x = rows.data(), call.x_stride = rows.stride(), call.panels = weight.data<std::uint8_t>();
   call.w_scales = scale.data<float>(), call.values = values.data<float>();
   call.w_zeros = has_zeros ? zero_point.data<float>() : nullptr;
-  call.bias = has_bias ? bias.data<float>() : nullptr, call.y = y.data<float>();
+  call.bias = has_bias ? bias.data<float>() : nullptr, call.y = results.floats();
   const FloatLinearKernels& kernels = *chosen_isa().kernels.float_linear;
+  Epilogue* const epilogue = results.epilogue();
   in_pieces(call.rows, outputs, 4 * inputs, [&](std::int64_t row, std::int64_t end_row, std::int64_t panel, std::int64_t end) {
-    kernels.linear(call, row, end_row, panel, end);
+    if (epilogue == nullptr) {
+      return kernels.linear(call, row, end_row, panel, end);
+    }
+    float values[kRowsOfPiece * kPanelsOfPiece * kPanel];
+    const FloatLinear part = part_of(call, row, panel, end, values);
+    kernels.linear(part, 0, end_row - row, 0, end - panel);
+    epilogue->write({values, end_row - row, part.outputs, part.outputs, row, panel * kPanel});
   });
-  refuse_bad_scales(y, scale);
-  stack[0] = std::move(y).to_stack();
+  results.refuse_bad_scales(scale);
+  stack[0] = std::move(results).to_stack();
 }
+
+constexpr int kArguments = 10;
+
+void linear_float(StackValue* stack, std::uint64_t, std::uint64_t) { multiply_floats(stack, nullptr); }
+
+void linear_float_fused(StackValue* stack, std::uint64_t, std::uint64_t) {
+  EpilogueArguments epilogue(stack + kArguments);
+  multiply_floats(stack, &epilogue);
+}
+
+#define SUBBYTE_ARGUMENTS                                                                                        \
+  "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor values, Tensor bias, int bits, " \
+  "int outputs, int inputs, int group_size"
 
 }  // namespace
 
 std::vector<Operator> float_linear_operators() {
-  return {{"linear_float",
-           "linear_float(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor values, "
-           "Tensor bias, int bits, int outputs, int inputs, int group_size) -> Tensor",
-           linear_float}};
+  return {{"linear_float", "linear_float(" SUBBYTE_ARGUMENTS ") -> Tensor", linear_float},
+          {"linear_float_fused", "linear_float_fused(" SUBBYTE_ARGUMENTS ", " SUBBYTE_EPILOGUE ") -> Tensor",
+           linear_float_fused}};
 }
 
 }  // namespace subbyte

@@ -1,10 +1,12 @@
-// linear_codes: rows of floats quantized, multiplied with packed codes, rescaled.
+// linear_codes: rows of floats quantized, or of codes, multiplied with packed codes, rescaled.
+#include <atomic>
 #include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "../isa.h"
+#include "epilogue.h"
 #include "operators.h"
 #include "parallel.h"
 #include "product.h"
@@ -37,6 +39,12 @@ struct Rows {
     }
   }
 
+  // How row m is scaled. A NaN has no code: it makes the whole row NaN, as it would in float.
+  void set_parameters(std::size_t m, const Affine& affine, bool any_nan) {
+    scales[m] = any_nan ? std::numeric_limits<float>::quiet_NaN() : affine.scale;
+    zeros[m] = affine.zero_point - affine.shift;
+  }
+
   void describe(Linear& call) const {
     call.rows = static_cast<std::int64_t>(offsets.size());
     call.x = codes.data(), call.row_offsets = offsets.data(), call.x_sums = sums.data();
@@ -54,15 +62,68 @@ void quantize_row(const Segments& groups, const float* x, const Affine& affine, 
     rows.sums[m * groups.group_sizes.size() + group] = kernels.linear->sum(codes, size);
     x += size;
   }
-  // A NaN has no code: it makes the whole row NaN, as it would in float.
-  rows.scales[m] = any_nan ? std::numeric_limits<float>::quiet_NaN() : affine.scale;
-  rows.zeros[m] = affine.zero_point - affine.shift;
+  rows.set_parameters(m, affine, any_nan);
 }
 
-void linear_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
-  const std::int32_t float32 = torch_api().dtype_float32();
+// A row that is codes already; returns whether all are in the range.
+template <typename Code>
+bool take_row(const Segments& groups, const Code* x, const Affine& affine, std::size_t m, Rows& rows) {
+  const LinearKernels& kernels = *chosen_isa().kernels.linear;
+  Code least = std::numeric_limits<Code>::max(), most = std::numeric_limits<Code>::min();
+  for (std::size_t group = 0; group < groups.group_sizes.size(); ++group) {
+    const std::int64_t size = groups.group_sizes[group];
+    std::int8_t* const codes = rows.codes.data() + rows.offsets[m] + groups.segments[group].x_offset;
+    for (std::int64_t i = 0; i < size; ++i) {
+      least = x[i] < least ? x[i] : least;
+      most = x[i] > most ? x[i] : most;
+      codes[i] = static_cast<std::int8_t>(static_cast<std::uint8_t>(x[i]) - static_cast<std::uint8_t>(affine.shift));
+    }
+    rows.sums[m * groups.group_sizes.size() + group] = kernels.sum(codes, size);
+    x += size;
+  }
+  rows.set_parameters(m, affine, false);
+  return least >= affine.low && most <= affine.high;
+}
+
+template <typename Code>
+void take_rows(const Tensor& x, const Segments& groups, std::int64_t inputs, const CodesOfX& codes, Rows& rows) {
+  std::atomic<bool> all_fit{true};
+  in_parallel(x.sizes()[0], divided_up(kGrain, inputs), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t m = begin; m < end; ++m) {
+      if (!take_row(groups, x.data<Code>() + m * inputs, codes.of_row(m), static_cast<std::size_t>(m), rows)) {
+        all_fit = false;
+      }
+    }
+  });
+  require(all_fit, "x has codes that are not between the lowest and the highest");
+}
+
+void quantize_rows(const Tensor& x, const Segments& groups, std::int64_t inputs, const CodesOfX& codes, Rows& rows) {
+  in_parallel(x.sizes()[0], divided_up(kGrain, inputs), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t m = begin; m < end; ++m) {
+      quantize_row(groups, x.data<float>() + m * inputs, codes.of_row(m), static_cast<std::size_t>(m), rows);
+    }
+  });
+}
+
+void fill_rows(const Tensor& x, const Segments& groups, std::int64_t inputs, const CodesOfX& codes, Rows& rows) {
+  if (x.dtype() == torch_api().dtype_uint8()) {
+    take_rows<std::uint8_t>(x, groups, inputs, codes, rows);
+  } else if (x.dtype() == torch_api().dtype_int8()) {
+    take_rows<std::int8_t>(x, groups, inputs, codes, rows);
+  } else {
+    quantize_rows(x, groups, inputs, codes, rows);
+  }
+}
+
+bool are_codes(const Tensor& x) {
+  return x.dtype() == torch_api().dtype_uint8() || x.dtype() == torch_api().dtype_int8();
+}
+
+void multiply_codes(StackValue* stack, EpilogueArguments* epilogue) {
   std::vector<Tensor> tensors = tensors_of(stack, 9);
-  const Tensor x = checked(std::move(tensors[0]), "x", float32);
+  const std::int32_t dtype = are_codes(tensors[0]) ? tensors[0].dtype() : torch_api().dtype_float32();
+  const Tensor x = checked(std::move(tensors[0]), "x", dtype);
   const PackedArguments weight(&tensors[1]);
   const CodesOfX codes(&tensors[7], stack + 9);
   const auto bits = static_cast<std::int64_t>(stack[11]), outputs = static_cast<std::int64_t>(stack[12]);
@@ -80,27 +141,35 @@ void linear_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
   weight.describe(call, divided_up(outputs, kPanel));
   const Segment& last = groups.segments.back();
   Rows rows(sizes[0], call.groups, row_stride(last.x_offset + last.steps * kStep));
-  in_parallel(sizes[0], divided_up(kGrain, inputs), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t m = begin; m < end; ++m) {
-      quantize_row(groups, x.data<float>() + m * inputs, codes.of_row(m), static_cast<std::size_t>(m), rows);
-    }
-  });
+  fill_rows(x, groups, inputs, codes, rows);
   rows.describe(call);
-  Tensor y = Tensor::empty({sizes[0], outputs}, float32);
-  call.y = y.data<float>(), call.y_stride = outputs;
-  multiply(call);
-  refuse_bad_scales(y, weight.scale());
-  stack[0] = std::move(y).to_stack();
+  Results results(epilogue, {sizes[0], outputs}, false);
+  call.y = results.floats(), call.y_stride = outputs;
+  multiply(call, results.epilogue());
+  results.refuse_bad_scales(weight.scale());
+  stack[0] = std::move(results).to_stack();
 }
+
+constexpr int kArguments = 15;
+
+void linear_codes(StackValue* stack, std::uint64_t, std::uint64_t) { multiply_codes(stack, nullptr); }
+
+void linear_codes_fused(StackValue* stack, std::uint64_t, std::uint64_t) {
+  EpilogueArguments epilogue(stack + kArguments);
+  multiply_codes(stack, &epilogue);
+}
+
+#define SUBBYTE_ARGUMENTS                                                                                             \
+  "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor weight_sums, Tensor values, "       \
+  "Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, int outputs, int inputs, "      \
+  "int group_size"
 
 }  // namespace
 
 std::vector<Operator> linear_operators() {
-  return {{"linear_codes",
-           "linear_codes(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor weight_sums, "
-           "Tensor values, Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, "
-           "int outputs, int inputs, int group_size) -> Tensor",
-           linear_codes}};
+  return {{"linear_codes", "linear_codes(" SUBBYTE_ARGUMENTS ") -> Tensor", linear_codes},
+          {"linear_codes_fused", "linear_codes_fused(" SUBBYTE_ARGUMENTS ", " SUBBYTE_EPILOGUE ") -> Tensor",
+           linear_codes_fused}};
 }
 
 }  // namespace subbyte

@@ -32,6 +32,12 @@ void require_count(const Tensor& tensor, const std::string& name, std::int64_t c
           name + " has " + std::to_string(tensor.count()) + " elements; it takes " + std::to_string(count));
 }
 
+void refuse_bad_scales(const Tensor& scales) {
+  for (std::int64_t i = 0; i < scales.count(); ++i) {
+    require(std::isfinite(scales.data<float>()[i]), "a scale of the weight is not finite");
+  }
+}
+
 void refuse_bad_scales(const Tensor& y, const Tensor& scales) {
   const auto* values = y.data<float>();
   const std::int64_t count = y.count();
@@ -39,8 +45,8 @@ void refuse_bad_scales(const Tensor& y, const Tensor& scales) {
   for (std::int64_t i = 0; i < count; ++i) {
     any_nan |= values[i] != values[i];
   }
-  for (std::int64_t i = 0; any_nan != 0 && i < scales.count(); ++i) {
-    require(std::isfinite(scales.data<float>()[i]), "a scale of the weight is not finite");
+  if (any_nan != 0) {
+    refuse_bad_scales(scales);
   }
 }
 
@@ -119,15 +125,37 @@ void CodesOfX::check(std::int64_t rows) const {
 
 Affine CodesOfX::of_row(std::int64_t row) const {
   const std::int64_t i = scale_.count() == 1 ? 0 : row;
+  const std::int64_t shift = high_ <= 127 ? 0 : low_ >= 0 ? 128 : high_ - 127;  // shifted codes are signed bytes
   return {scale_.data<float>()[i], zero_point_.data<std::int32_t>()[i], static_cast<std::int32_t>(low_),
-          static_cast<std::int32_t>(high_), high_ > 127 ? 128 : 0};
+          static_cast<std::int32_t>(high_), static_cast<std::int32_t>(shift)};
 }
 
-void multiply(const Linear& call) {
+namespace {
+
+// Of these rows, from panel `panel` on, in a buffer of one piece.
+Linear part_of(const Linear& call, std::int64_t row, std::int64_t end_row, std::int64_t panel, float* values) {
+  Linear part = call;
+  part.rows = end_row - row;
+  part.row_offsets += row, part.x_sums += row * call.groups;
+  part.x_scales += row * call.x_step, part.x_zeros += row * call.x_step;
+  part.y = values, part.y_stride = kPanelsOfPiece * kPanel, part.y_origin = panel * kPanel;
+  return part;
+}
+
+}  // namespace
+
+void multiply(const Linear& call, Epilogue* epilogue) {
   const LinearKernels& kernels = *chosen_isa().kernels.linear;
   const std::int64_t inputs = call.panel_bytes / block_bytes(call.bits) * kBlockSteps * kStep;
   const auto work = [&](std::int64_t row, std::int64_t end_row, std::int64_t panel, std::int64_t end_panel) {
-    kernels.linear(call, row, end_row, panel, end_panel);
+    if (epilogue == nullptr) {
+      return kernels.linear(call, row, end_row, panel, end_panel);
+    }
+    float values[kRowsOfPiece * kPanelsOfPiece * kPanel];
+    const Linear part = part_of(call, row, end_row, panel, values);
+    kernels.linear(part, 0, part.rows, panel, end_panel);
+    const std::int64_t first = panel * kPanel, end = end_panel * kPanel < call.outputs ? end_panel * kPanel : call.outputs;
+    epilogue->write({values, part.rows, end - first, part.y_stride, row, first});
   };
   in_pieces(call.rows, call.outputs, inputs, work);
 }

@@ -8,6 +8,7 @@
 #include "../kernels/linear.h"
 #include "../kernels/quantize.h"
 #include "../torch/tensor.h"
+#include "epilogue.h"
 #include "parallel.h"
 
 namespace subbyte {
@@ -23,6 +24,7 @@ Tensor checked(Tensor&& tensor, const std::string& name, std::int32_t dtype);
 void require_count(const Tensor& tensor, const std::string& name, std::int64_t count);
 
 // Refuses scales that are not finite. They make NaN: only a result that holds one is worth the look at all scales.
+void refuse_bad_scales(const Tensor& scales);
 void refuse_bad_scales(const Tensor& y, const Tensor& scales);
 
 // Segments of a row, the groups that they belong to, and what a panel of the weight takes.
@@ -67,14 +69,17 @@ class CodesOfX {
   std::int64_t low_, high_;
 };
 
+// Rows and panels of a piece at most.
+constexpr std::int64_t kRowsOfPiece = 128, kPanelsOfPiece = 4;
+
 // Runs `work(row, end_row, panel, end_panel)` over pieces of a product with `inputs` inputs. With few rows the weight is a
 // stream, else four panels at once are worth unpacking.
 template <typename Work>
 void in_pieces(std::int64_t rows, std::int64_t outputs, std::int64_t inputs, const Work& work) {
   constexpr std::int64_t grain = 1 << 19;  // multiplications that one thread takes at least
-  constexpr std::int64_t few_rows = 4, rows_of_piece = 128, panels_of_piece = 4;
-  const std::int64_t panels = divided_up(outputs, kPanel), at_once = rows <= few_rows ? 1 : panels_of_piece;
-  const std::int64_t row_pieces = divided_up(rows, rows_of_piece), panel_pieces = divided_up(panels, at_once);
+  constexpr std::int64_t few_rows = 4;
+  const std::int64_t panels = divided_up(outputs, kPanel), at_once = rows <= few_rows ? 1 : kPanelsOfPiece;
+  const std::int64_t row_pieces = divided_up(rows, kRowsOfPiece), panel_pieces = divided_up(panels, at_once);
   const std::int64_t height = row_pieces == 0 ? 0 : divided_up(rows, row_pieces);
   const std::int64_t multiplications = 1 + height * inputs * kPanel * at_once;
   in_parallel(row_pieces * panel_pieces, divided_up(grain, multiplications), [&](std::int64_t begin, std::int64_t end) {
@@ -85,7 +90,7 @@ void in_pieces(std::int64_t rows, std::int64_t outputs, std::int64_t inputs, con
   });
 }
 
-// Computes all rows and panels.
-void multiply(const Linear& call);
+// Computes all rows and panels: into call.y, or where there is an epilogue, for that.
+void multiply(const Linear& call, Epilogue* epilogue);
 
 }  // namespace subbyte

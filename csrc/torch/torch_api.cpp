@@ -43,6 +43,7 @@ TorchApi load() {
   find(library, "aoti_torch_dtype_int32", api.dtype_int32);
   find(library, "aoti_torch_dtype_int64", api.dtype_int64);
   find(library, "aoti_torch_dtype_float32", api.dtype_float32);
+  find(library, "aoti_torch_dtype_bfloat16", api.dtype_bfloat16);
   find(library, "aoti_torch_device_type_cpu", api.device_type_cpu);
   return api;
 }

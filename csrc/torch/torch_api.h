@@ -40,6 +40,7 @@ struct TorchApi {
   std::int32_t (*dtype_int32)();
   std::int32_t (*dtype_int64)();
   std::int32_t (*dtype_float32)();
+  std::int32_t (*dtype_bfloat16)();
   std::int32_t (*device_type_cpu)();
 };
 

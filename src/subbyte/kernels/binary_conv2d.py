@@ -13,6 +13,7 @@ from torch import Tensor
 from subbyte.errors import KernelError
 from subbyte.kernels.binary_weight import PANEL, WORD, BinaryWeight, Levels, check_weight, levels_of, taps_of_word
 from subbyte.kernels.convolution import Window
+from subbyte.kernels.epilogue import Epilogue, define_fused
 from subbyte.kernels.operator import define
 
 
@@ -24,6 +25,7 @@ def binary_conv2d(
     x_scale: Tensor,
     x_zero_point: Tensor,
     window: Window,
+    epilogue: Epilogue | None = None,
 ) -> Tensor:
     """Quantize images to two or three levels and convolve them with a weight.
 
@@ -34,16 +36,17 @@ def binary_conv2d(
         levels: of x.
         x_scale, x_zero_point: fp32 and int32, [1]; the zero point of levels that are not rounded to is 0.
         window: how the kernel moves.
+        epilogue: what is done with the results.
 
     Returns:
-        fp32 [images, outputs, rows, columns], in channels_last where x is.
+        fp32 [images, outputs, rows, columns], in channels_last where x is; or what the epilogue makes of it.
 
     Raises:
         RuntimeError: something does not fit.
     """
     if window.kernel != weight.kernel:
         raise KernelError(f"a kernel of {weight.kernel} does not move as one of {window.kernel}")
-    y: Tensor = torch.ops.subbyte.binary_conv2d(
+    arguments = (
         x,
         weight.packed,
         weight.scale,
@@ -60,6 +63,11 @@ def binary_conv2d(
         weight.has_masks,
         *window.numbers(),
         weight.groups,
+    )
+    y: Tensor = (
+        torch.ops.subbyte.binary_conv2d(*arguments)
+        if epilogue is None
+        else torch.ops.subbyte.binary_conv2d_fused(*arguments, *epilogue.arguments(x.device))
     )
     return y
 
@@ -114,11 +122,11 @@ def _shape(x: Tensor, *arguments: Any) -> Tensor:
     return torch.empty(sizes, dtype=x.dtype, device=x.device, memory_format=_format(x))
 
 
-define(
-    "binary_conv2d(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_sums, Tensor weight_ones, Tensor bias, "
+_ARGUMENTS = (
+    "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_sums, Tensor weight_ones, Tensor bias, "
     "Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int x_levels, bool x_rounds, int outputs, "
     "bool has_masks, int kernel_h, int kernel_w, int stride_h, int stride_w, int padding_h, int padding_w, "
-    "int dilation_h, int dilation_w, int groups) -> Tensor",
-    _binary_conv2d,
-    _shape,
+    "int dilation_h, int dilation_w, int groups"
 )
+define(f"binary_conv2d({_ARGUMENTS}) -> Tensor", _binary_conv2d, _shape)
+define_fused("binary_conv2d", _ARGUMENTS, _binary_conv2d, _shape)

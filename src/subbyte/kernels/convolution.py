@@ -13,6 +13,7 @@ from torch import Tensor
 
 from subbyte.errors import KernelError
 from subbyte.kernels.checks import check_codes_of_weight, check_codes_of_x, check_scale_of_weight
+from subbyte.kernels.epilogue import Epilogue, define_fused
 from subbyte.kernels.operator import define
 from subbyte.kernels.panels import PANEL, STEP, by_panel, from_panels, one_or_by_panel, panel_bytes, table_of, to_panels
 
@@ -117,6 +118,7 @@ def conv2d_codes(
     x_zero_point: Tensor,
     x_range: tuple[int, int],
     window: Window,
+    epilogue: Epilogue | None = None,
 ) -> Tensor:
     """Quantize an image and convolve it with a weight.
 
@@ -127,16 +129,21 @@ def conv2d_codes(
         x_scale, x_zero_point: fp32 and int32, [1].
         x_range: the lowest and the highest code of x.
         window: how the kernel moves.
+        epilogue: what is done with the results.
 
     Returns:
-        fp32 [images, outputs, rows, columns].
+        fp32 [images, outputs, rows, columns], or what the epilogue makes of it.
 
     Raises:
         RuntimeError: something does not fit.
     """
     parts = (weight.packed, weight.scale, weight.zero_point, weight.sums, weight.values, bias, x_scale, x_zero_point)
     numbers = (*x_range, weight.bits, *weight.shape[:2], *window.numbers(), weight.groups)
-    y: Tensor = torch.ops.subbyte.conv2d_codes(x, *parts, *numbers)
+    y: Tensor = (
+        torch.ops.subbyte.conv2d_codes(x, *parts, *numbers)
+        if epilogue is None
+        else torch.ops.subbyte.conv2d_codes_fused(x, *parts, *numbers, *epilogue.arguments(x.device))
+    )
     return y
 
 
@@ -256,11 +263,11 @@ def _shape(x: Tensor, *arguments: int) -> Tensor:
     return x.new_empty(x.shape[0], outputs, rows, columns).to(memory_format=memory_format(x))
 
 
-define(
-    "conv2d_codes(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor weight_sums, "
+_ARGUMENTS = (
+    "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor weight_sums, "
     "Tensor values, Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, "
     "int outputs, int channels, int kernel_height, int kernel_width, int stride_height, int stride_width, "
-    "int padding_height, int padding_width, int dilation_height, int dilation_width, int groups) -> Tensor",
-    _conv2d_codes,
-    _shape,
+    "int padding_height, int padding_width, int dilation_height, int dilation_width, int groups"
 )
+define(f"conv2d_codes({_ARGUMENTS}) -> Tensor", _conv2d_codes, _shape)
+define_fused("conv2d_codes", _ARGUMENTS, _conv2d_codes, _shape)

@@ -12,6 +12,7 @@ from torch import Tensor
 from subbyte.errors import KernelError
 from subbyte.kernels.checks import check_codes_of_weight, check_codes_of_x, check_scale_of_weight
 from subbyte.kernels.convolution import Window, check_window, memory_format, window_of
+from subbyte.kernels.epilogue import Epilogue, define_fused
 from subbyte.kernels.operator import define
 from subbyte.kernels.packing import pack_codes, packed_size, unpack_codes
 from subbyte.kernels.panels import table_of
@@ -76,6 +77,7 @@ def depthwise_conv2d_codes(
     x_zero_point: Tensor,
     x_range: tuple[int, int],
     window: Window,
+    epilogue: Epilogue | None = None,
 ) -> Tensor:
     """Quantize an image and convolve each channel with its weight.
 
@@ -86,16 +88,21 @@ def depthwise_conv2d_codes(
         x_scale, x_zero_point: fp32 and int32, [1].
         x_range: the lowest and the highest code of x.
         window: how the kernel moves.
+        epilogue: what is done with the results.
 
     Returns:
-        fp32 [images, channels, rows, columns].
+        fp32 [images, channels, rows, columns], or what the epilogue makes of it.
 
     Raises:
         RuntimeError: something does not fit.
     """
     parts = (weight.packed, weight.scale, weight.zero_point, weight.values, bias, x_scale, x_zero_point)
     numbers = (*x_range, weight.bits, len(weight.scale), *window.numbers())
-    y: Tensor = torch.ops.subbyte.depthwise_conv2d_codes(x, *parts, *numbers)
+    y: Tensor = (
+        torch.ops.subbyte.depthwise_conv2d_codes(x, *parts, *numbers)
+        if epilogue is None
+        else torch.ops.subbyte.depthwise_conv2d_codes_fused(x, *parts, *numbers, *epilogue.arguments(x.device))
+    )
     return y
 
 
@@ -143,11 +150,11 @@ def _shape(x: Tensor, *arguments: int) -> Tensor:
     return x.new_empty(x.shape[0], x.shape[1], rows, columns).to(memory_format=memory_format(x))
 
 
-define(
-    "depthwise_conv2d_codes(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor values, "
-    "Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, int channels, "
+_ARGUMENTS = (
+    "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor values, Tensor bias, "
+    "Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, int channels, "
     "int kernel_height, int kernel_width, int stride_height, int stride_width, int padding_height, int padding_width, "
-    "int dilation_height, int dilation_width) -> Tensor",
-    _depthwise_conv2d_codes,
-    _shape,
+    "int dilation_height, int dilation_width"
 )
+define(f"depthwise_conv2d_codes({_ARGUMENTS}) -> Tensor", _depthwise_conv2d_codes, _shape)
+define_fused("depthwise_conv2d_codes", _ARGUMENTS, _depthwise_conv2d_codes, _shape)

@@ -6,12 +6,14 @@ gives the same. Against exact arithmetic an output is off by at most `(K + group
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from subbyte.errors import KernelError
 from subbyte.kernels.checks import check_packed, check_scale_of_weight
+from subbyte.kernels.epilogue import Epilogue, define_fused
 from subbyte.kernels.gpu import by_triton
 from subbyte.kernels.linear_weight import group_sizes
 from subbyte.kernels.operator import define
@@ -90,23 +92,28 @@ class FloatLinearWeight:
         return from_panels(self.packed, self.bits, self.outputs, group_sizes(self.inputs, self.group_size))
 
 
-def linear_float(x: Tensor, weight: FloatLinearWeight, bias: Tensor) -> Tensor:
+def linear_float(x: Tensor, weight: FloatLinearWeight, bias: Tensor, epilogue: Epilogue | None = None) -> Tensor:
     """Multiply rows of floats with a weight.
 
     Args:
         x: fp32 [rows, inputs]; on a GPU bf16 or fp16 too.
         weight: laid out.
         bias: fp32 [outputs filled up to whole panels], or empty.
+        epilogue: what is done with the results, which are then fp32.
 
     Returns:
-        [rows, outputs], of the dtype of x.
+        [rows, outputs], of the dtype of x, or what the epilogue makes of it.
 
     Raises:
         RuntimeError: something does not fit.
     """
     parts = (weight.packed, weight.scale, weight.zero_point, weight.values, bias)
     numbers = (weight.bits, weight.outputs, weight.inputs, weight.group_size)
-    y: Tensor = torch.ops.subbyte.linear_float(x, *parts, *numbers)
+    y: Tensor = (
+        torch.ops.subbyte.linear_float(x, *parts, *numbers)
+        if epilogue is None
+        else torch.ops.subbyte.linear_float_fused(x, *parts, *numbers, *epilogue.arguments(x.device))
+    )
     return y
 
 
@@ -173,10 +180,21 @@ def _by_output(x: Tensor, outputs: int, groups: int) -> Tensor:
     return x.view(-1, groups, PANEL).transpose(1, 2).reshape(-1, groups)[:outputs]
 
 
+def _shape(x: Tensor, *arguments: Any) -> Tensor:
+    return x.new_empty(x.shape[0], arguments[-3])
+
+
+_ARGUMENTS = (
+    "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor values, Tensor bias, int bits, "
+    "int outputs, int inputs, int group_size"
+)
 define(
-    "linear_float(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor values, Tensor bias, "
-    "int bits, int outputs, int inputs, int group_size) -> Tensor",
+    f"linear_float({_ARGUMENTS}) -> Tensor", _linear_float, _shape, by_triton("linear", "linear_float", _linear_float)
+)
+define_fused(
+    "linear_float",
+    _ARGUMENTS,
     _linear_float,
-    lambda x, *arguments: x.new_empty(x.shape[0], arguments[-3]),
-    by_triton("linear", "linear_float", _linear_float),
+    _shape,
+    lambda *arguments: torch.ops.subbyte.linear_float(*arguments).float(),
 )

@@ -5,11 +5,14 @@
 product and sum of floats is rounded by itself.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from subbyte.errors import KernelError
 from subbyte.kernels.checks import check_codes_of_weight, check_codes_of_x, check_scale_of_weight
+from subbyte.kernels.epilogue import Epilogue, define_fused
 from subbyte.kernels.linear_weight import LinearWeight, group_sizes
 from subbyte.kernels.operator import define
 from subbyte.kernels.panels import PANEL, from_panels, panel_bytes
@@ -38,12 +41,11 @@ def _linear_codes(
     check_scale_of_weight(weight_scale)
     check_codes_of_x(x_scale, x_zero_point, x_low, x_high, len(x))
     zero = x_zero_point[:, None].double()
-    # A NaN has no code; it stays one, and makes its row NaN.
-    grid = torch.clamp(torch.round(x / x_scale[:, None]) + zero, x_low, x_high) - zero
+    grid = _codes_of(x, x_scale, zero, x_low, x_high) - zero
     codes = from_panels(weight, bits, outputs, sizes)
     codes = (values[codes.int()] if values.numel() else codes).double()
     zero_points = weight_zero_point.expand(weight_scale.shape)
-    y = x.new_zeros(())
+    y = bias.new_zeros(())
     for group, (piece, columns) in enumerate(zip(grid.split(group_size, 1), codes.split(group_size, 1), strict=True)):
         w_zero = zero_points[:, group].reshape(-1)[:outputs].double()
         scale = x_scale[:, None] * weight_scale[:, group].reshape(-1)[:outputs]
@@ -52,9 +54,18 @@ def _linear_codes(
     return y + bias[:outputs] if bias.numel() else y
 
 
+def _codes_of(x: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
+    if x.dtype == torch.float32:
+        # A NaN has no code; it stays one, and makes its row NaN.
+        return torch.clamp(torch.round(x / scale[:, None]) + zero, low, high)
+    if not bool(((x.int() >= low) & (x.int() <= high)).all()):
+        raise KernelError("linear_codes: x has codes that are not between the lowest and the highest")
+    return x.double()
+
+
 def _check_layer(x: Tensor, weight_scale: Tensor, outputs: int, inputs: int, group_size: int) -> None:
-    if x.ndim != 2 or x.dtype != torch.float32:
-        raise KernelError("linear_codes: x must be float32, of rows and columns")
+    if x.ndim != 2 or x.dtype not in (torch.float32, torch.uint8, torch.int8):
+        raise KernelError("linear_codes: x must be float32, or codes in uint8 or int8, of rows and columns")
     if x.shape[1] != inputs:
         raise KernelError("linear_codes: x has rows, each of as many columns as the layer has inputs")
     if inputs <= 0 or outputs <= 0:
@@ -64,24 +75,32 @@ def _check_layer(x: Tensor, weight_scale: Tensor, outputs: int, inputs: int, gro
 
 
 def linear_codes(
-    x: Tensor, weight: LinearWeight, bias: Tensor, x_scale: Tensor, x_zero_point: Tensor, x_low: int, x_high: int
+    x: Tensor,
+    weight: LinearWeight,
+    bias: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor,
+    x_low: int,
+    x_high: int,
+    epilogue: Epilogue | None = None,
 ) -> Tensor:
     """Quantize the rows of x and multiply them with a weight.
 
     Args:
-        x: fp32 [rows, inputs].
+        x: fp32 [rows, inputs]; or codes already, uint8 or int8.
         weight: laid out.
         bias: fp32 [outputs filled up to whole panels], or empty.
         x_scale, x_zero_point: fp32 and int32, [1] or [rows].
         x_low, x_high: the codes of x.
+        epilogue: what is done with the results.
 
     Returns:
-        fp32 [rows, outputs].
+        fp32 [rows, outputs], or what the epilogue makes of it.
 
     Raises:
         RuntimeError: something does not fit.
     """
-    y: Tensor = torch.ops.subbyte.linear_codes(
+    arguments = (
         x,
         weight.packed,
         weight.scale,
@@ -98,13 +117,22 @@ def linear_codes(
         weight.inputs,
         weight.group_size,
     )
+    y: Tensor = (
+        torch.ops.subbyte.linear_codes(*arguments)
+        if epilogue is None
+        else torch.ops.subbyte.linear_codes_fused(*arguments, *epilogue.arguments(x.device))
+    )
     return y
 
 
-define(
-    "linear_codes(Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor weight_sums, "
-    "Tensor values, Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, "
-    "int outputs, int inputs, int group_size) -> Tensor",
-    _linear_codes,
-    lambda x, *arguments: x.new_empty(x.shape[0], arguments[-3]),
+def _shape(x: Tensor, *arguments: Any) -> Tensor:
+    return x.new_empty(x.shape[0], arguments[-3], dtype=torch.float32)
+
+
+_ARGUMENTS = (
+    "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor weight_sums, Tensor values, "
+    "Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, int outputs, int inputs, "
+    "int group_size"
 )
+define(f"linear_codes({_ARGUMENTS}) -> Tensor", _linear_codes, _shape)
+define_fused("linear_codes", _ARGUMENTS, _linear_codes, _shape)
