@@ -80,9 +80,15 @@ void unpack_slice(const uint8_t* packed, int64_t steps, __m512i table, uint8_t* 
   }
 }
 
-// Where a slice lies, and the sums of the groups that go on in the next.
+// Steps that lie side by side in the rows of x.
+struct Run {
+  int64_t steps, x_offset;
+};
+
+// What is unpacked at once: runs of one group, and the sums of what goes on in the next slice.
 struct Slice {
-  int64_t panel, panels, group, steps, x_offset;
+  int64_t panel, panels, group, steps, run_count;
+  const Run* runs;
   bool begins_group, ends_group;
   const uint8_t* values;
   int32_t* totals;  // [rows][64]
@@ -93,18 +99,23 @@ template <int Rows, int Panels>
 void rows_of_slice(const Linear& call, const Slice& slice, int64_t m, int64_t first_row) {
   __m512i total[Rows][Panels];
   int32_t* const kept = slice.totals + (m - first_row) * 64;
-  const int8_t* x[Rows];
-#pragma GCC unroll 6
+#pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r) {
-    x[r] = call.x + call.row_offsets[m + r] + slice.x_offset;
 #pragma GCC unroll 4
     for (int p = 0; p < Panels; ++p) {
       total[r][p] = slice.begins_group ? _mm512_setzero_si512() : _mm512_load_si512(kept + 64 * r + kPanel * p);
     }
   }
-  add_tile<Rows, Panels>(total, x, slice.values, slice.steps);
+  const Run* run = slice.runs;  // the first by itself: most slices have one
+  add_tile<Rows, Panels>(total, call.x + run->x_offset, call.row_offsets + m, slice.values, run->steps);
+  const uint8_t* values = slice.values;
+  for (int64_t i = 1; i < slice.run_count; ++i) {
+    values += 64 * kTilePanels * run->steps;
+    ++run;
+    add_tile<Rows, Panels>(total, call.x + run->x_offset, call.row_offsets + m, values, run->steps);
+  }
   if (!slice.ends_group) {
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 4
       for (int p = 0; p < Panels; ++p) {
@@ -116,19 +127,25 @@ void rows_of_slice(const Linear& call, const Slice& slice, int64_t m, int64_t fi
   }
 }
 
+// The rows that are left: fewer than a tile takes.
+template <int Rows, int Panels>
+void last_rows_of_slice(const Linear& call, const Slice& slice, int64_t m, int64_t first_row, int64_t rows) {
+  if constexpr (Rows > 0) {
+    if (rows == Rows) {
+      return rows_of_slice<Rows, Panels>(call, slice, m, first_row);
+    }
+    last_rows_of_slice<Rows - 1, Panels>(call, slice, m, first_row, rows);
+  }
+}
+
 template <int Panels>
 void all_rows_of_slice(const Linear& call, const Slice& slice, int64_t first_row, int64_t end_row) {
+  constexpr int height = Panels == 1 ? 8 : kTileRows;  // so many sums that none waits for itself
   int64_t m = first_row;
-  for (; m + kTileRows <= end_row; m += kTileRows) {
-    rows_of_slice<kTileRows, Panels>(call, slice, m, first_row);
+  for (; m + height <= end_row; m += height) {
+    rows_of_slice<height, Panels>(call, slice, m, first_row);
   }
-  switch (end_row - m) {
-    case 5: return rows_of_slice<5, Panels>(call, slice, m, first_row);
-    case 4: return rows_of_slice<4, Panels>(call, slice, m, first_row);
-    case 3: return rows_of_slice<3, Panels>(call, slice, m, first_row);
-    case 2: return rows_of_slice<2, Panels>(call, slice, m, first_row);
-    case 1: return rows_of_slice<1, Panels>(call, slice, m, first_row);
-  }
+  last_rows_of_slice<height - 1, Panels>(call, slice, m, first_row, end_row - m);
 }
 
 // A few rows of two panels, unpacked in registers.
@@ -195,20 +212,28 @@ void rows_of_panels(const Linear& call, int64_t first_row, int64_t end_row, int6
   alignas(64) float sums[kRowsAtOnce * 64];
   const __m512i table = table_of(call.values);
   const auto all_rows = panels == 1 ? all_rows_of_slice<1> : panels == 2 ? all_rows_of_slice<2> : all_rows_of_slice<4>;
+  Run runs[kSliceSteps];
+  Slice slice = {panel, panels, 0, 0, 0, runs, true, false, values, totals, sums};
   int64_t packed_offset = 0;
   for (int64_t i = 0; i < call.segment_count; ++i) {
     const Segment& segment = call.segments[i];
-    for (int64_t first = 0; first < segment.steps; first += kSliceSteps) {
-      const int64_t steps = segment.steps - first < kSliceSteps ? segment.steps - first : kSliceSteps;
-      for (int64_t p = 0; p < panels; ++p) {
-        const uint8_t* packed = call.panels + (panel + p) * call.panel_bytes + packed_offset;
-        unpack_slice<Bits, Table>(packed, steps, table, values + 64 * p);
+    slice.group = segment.group;
+    for (int64_t first = 0; first < segment.steps;) {
+      const int64_t left = segment.steps - first, room = kSliceSteps - slice.steps;
+      const int64_t steps = left <= room ? left : room / kBlockSteps * kBlockSteps;  // a block is unpacked as a whole
+      if (steps > 0) {
+        for (int64_t p = 0; p < panels; ++p) {
+          const uint8_t* packed = call.panels + (panel + p) * call.panel_bytes + packed_offset;
+          unpack_slice<Bits, Table>(packed, steps, table, values + 64 * (kTilePanels * slice.steps + p));
+        }
+        runs[slice.run_count++] = {steps, segment.x_offset + kStep * first};
+        slice.steps += steps, first += steps, packed_offset += blocks_of(steps) * block_bytes(Bits);
       }
-      packed_offset += blocks_of(steps) * block_bytes(Bits);
-      const bool begins = segment.begins_group && first == 0, ends = segment.ends_group && first + steps == segment.steps;
-      const int64_t x_offset = segment.x_offset + kStep * first;
-      const Slice slice = {panel, panels, segment.group, steps, x_offset, begins, ends, values, totals, sums};
-      all_rows(call, slice, first_row, end_row);
+      slice.ends_group = segment.ends_group && first == segment.steps;
+      if (slice.ends_group || steps == 0) {
+        all_rows(call, slice, first_row, end_row);
+        slice.begins_group = slice.ends_group, slice.steps = slice.run_count = 0;
+      }
     }
   }
 }
