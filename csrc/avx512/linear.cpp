@@ -297,8 +297,44 @@ int32_t sum(const int8_t* x, int64_t count) {
   return _mm512_reduce_add_epi32(total);
 }
 
+// Sums of places that are so narrow that a vector holds several: sums of four bytes, then of neighbouring sums.
+template <int Bytes>
+void narrow_sums(const int8_t* x, int64_t places, int32_t* sums) {
+  constexpr int64_t at_once = 64 / Bytes;
+  constexpr __mmask16 firsts = Bytes == 4 ? 0xffff : Bytes == 8 ? 0x5555 : Bytes == 16 ? 0x1111 : 0x0101;
+  const __m512i ones = _mm512_set1_epi8(1);
+  for (int64_t i = 0; i < places; i += at_once) {
+    const int64_t here = places - i < at_once ? places - i : at_once;
+    const __mmask64 given = here * Bytes < 64 ? (1ull << (here * Bytes)) - 1 : ~0ull;
+    __m512i total = _mm512_setzero_si512();
+    add_products(total, ones, _mm512_maskz_loadu_epi8(given, x + i * Bytes));
+    if (Bytes >= 8) {
+      total = _mm512_add_epi32(total, _mm512_shuffle_epi32(total, _MM_PERM_CDAB));
+    }
+    if (Bytes >= 16) {
+      total = _mm512_add_epi32(total, _mm512_shuffle_epi32(total, _MM_PERM_BADC));
+    }
+    if (Bytes >= 32) {
+      total = _mm512_add_epi32(total, _mm512_shuffle_i32x4(total, total, 0xb1));
+    }
+    _mm512_mask_storeu_epi32(sums + i, static_cast<__mmask16>((1u << here) - 1), _mm512_maskz_compress_epi32(firsts, total));
+  }
+}
+
+void sums(const int8_t* x, int64_t places, int64_t bytes, int32_t* sums) {
+  switch (bytes) {
+    case 4: return narrow_sums<4>(x, places, sums);
+    case 8: return narrow_sums<8>(x, places, sums);
+    case 16: return narrow_sums<16>(x, places, sums);
+    case 32: return narrow_sums<32>(x, places, sums);
+  }
+  for (int64_t i = 0; i < places; ++i) {
+    sums[i] = sum(x + i * bytes, bytes);
+  }
+}
+
 }  // namespace
 
-const LinearKernels avx512_linear = {linear, sum};
+const LinearKernels avx512_linear = {linear, sum, sums};
 
 }  // namespace subbyte

@@ -24,11 +24,10 @@ struct Nearest {
       : scale(_mm512_set1_ps(of_scale)), inverse(_mm512_set1_ps(1.0f / of_scale)),
         is_ordinary(of_scale > 0x1p-100f && of_scale < 0x1p100f) {}
 
-  template <int Count>
-  inline void of(const __m512 (&x)[Count], __m512 (&rounded)[Count]) const {
+  inline void of(const __m512 (&x)[4], __m512 (&rounded)[4]) const {
     __m512 farthest = _mm512_setzero_ps();
 #pragma GCC unroll 4
-    for (int i = 0; i < Count; ++i) {
+    for (int i = 0; i < 4; ++i) {
       const __m512 product = _mm512_mul_ps(x[i], inverse);
       rounded[i] = _mm512_roundscale_ps(product, kRound);
       farthest = _mm512_max_ps(_mm512_abs_ps(_mm512_sub_ps(product, rounded[i])), farthest);  // a NaN is passed over
@@ -36,7 +35,7 @@ struct Nearest {
     const __mmask16 unsure = _mm512_cmp_ps_mask(farthest, _mm512_set1_ps(0.5f - 0x1p-13f), _CMP_GT_OQ);
     if (__builtin_expect(unsure != 0 || !is_ordinary, 0)) {
 #pragma GCC unroll 4
-      for (int i = 0; i < Count; ++i) {
+      for (int i = 0; i < 4; ++i) {
         rounded[i] = _mm512_roundscale_ps(_mm512_div_ps(x[i], scale), kRound);
       }
     }
@@ -53,12 +52,11 @@ struct Quantizing {
       : nearest(affine.scale), zero(shifted(affine.zero_point, affine)), low(shifted(affine.low, affine)),
         high(shifted(affine.high, affine)) {}
 
-  template <int Count>
-  inline void of(const __m512 (&x)[Count], __m512i (&codes)[Count]) {
-    __m512 rounded[Count];
+  inline void of(const __m512 (&x)[4], __m512i (&codes)[4]) {
+    __m512 rounded[4];
     nearest.of(x, rounded);
 #pragma GCC unroll 4
-    for (int i = 0; i < Count; ++i) {
+    for (int i = 0; i < 4; ++i) {
       any_nan |= _mm512_cmp_ps_mask(x[i], x[i], _CMP_UNORD_Q);
       const __m512 code = _mm512_add_ps(rounded[i], zero);
       codes[i] = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(code, low), high));  // of a NaN: low
@@ -71,23 +69,33 @@ struct Quantizing {
   }
 };
 
+// The lanes of vector i of four that hold one of the first `count` values.
+inline __mmask16 lanes_of(int i, int64_t count) {
+  return count >= 16 * (i + 1) ? 0xffff : count <= 16 * i ? 0 : first_lanes(count - 16 * i);
+}
+
 bool quantize(const float* x, int64_t count, const Affine& affine, int8_t* codes) {
   Quantizing quantizing(affine);
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  int64_t i = 0;
-  for (; i + 64 <= count; i += 64) {
+  const auto bytes_of = [&](const __m512 (&values)[4]) __attribute__((always_inline)) {
     __m512i four[4];
-    quantizing.of({_mm512_loadu_ps(x + i), _mm512_loadu_ps(x + i + 16), _mm512_loadu_ps(x + i + 32),
-                   _mm512_loadu_ps(x + i + 48)}, four);
+    quantizing.of(values, four);
     // Packing interleaves quarters of its operands.
     const __m512i bytes = _mm512_packs_epi16(_mm512_packs_epi32(four[0], four[1]), _mm512_packs_epi32(four[2], four[3]));
-    _mm512_storeu_si512(codes + i, _mm512_permutexvar_epi32(order, bytes));
+    return _mm512_permutexvar_epi32(order, bytes);
+  };
+  int64_t i = 0;
+  for (; i + 64 <= count; i += 64) {
+    _mm512_storeu_si512(codes + i, bytes_of({_mm512_loadu_ps(x + i), _mm512_loadu_ps(x + i + 16),
+                                             _mm512_loadu_ps(x + i + 32), _mm512_loadu_ps(x + i + 48)}));
   }
-  for (; i < count; i += 16) {
-    const __mmask16 given = first_lanes(count - i);
-    __m512i one[1];
-    quantizing.of({_mm512_maskz_loadu_ps(given, x + i)}, one);
-    _mm_mask_storeu_epi8(codes + i, given, _mm512_cvtepi32_epi8(one[0]));
+  if (i < count) {
+    const int64_t rest = count - i;
+    _mm512_mask_storeu_epi8(codes + i, (1ull << rest) - 1,
+                            bytes_of({_mm512_maskz_loadu_ps(lanes_of(0, rest), x + i),
+                                      _mm512_maskz_loadu_ps(lanes_of(1, rest), x + i + 16),
+                                      _mm512_maskz_loadu_ps(lanes_of(2, rest), x + i + 32),
+                                      _mm512_maskz_loadu_ps(lanes_of(3, rest), x + i + 48)}));
   }
   return quantizing.any_nan != 0;
 }

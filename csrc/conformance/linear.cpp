@@ -48,6 +48,13 @@ bool linear_agrees(const subbyte::Kernels& kernels, Random& random) {
   if (kernels.linear->sum(x.data(), x_stride) != subbyte::reference_linear.sum(x.data(), x_stride)) {
     return false;
   }
+  const std::int64_t bytes = std::int64_t{4} << between(random, 0, 5), places = x_stride / bytes;
+  std::vector<std::int32_t> want_sums(static_cast<std::size_t>(places)), got_sums(want_sums.size());
+  subbyte::reference_linear.sums(x.data(), places, bytes, want_sums.data());
+  kernels.linear->sums(x.data(), places, bytes, got_sums.data());
+  if (want_sums != got_sums) {
+    return false;
+  }
   Bytes packed(static_cast<std::size_t>(panels * call.panel_bytes));
   for (std::uint8_t& byte : packed) {
     byte = extreme_or_any(random, w_kind, 255);

@@ -59,6 +59,8 @@ struct LinearKernels {
   // Some rows of some panels of 16 outputs.
   void (*linear)(const Linear& call, int64_t first_row, int64_t end_row, int64_t first_panel, int64_t end_panel);
   int32_t (*sum)(const int8_t* x, int64_t count);
+  // Of each of some places, `bytes` after each other: a multiple of 4.
+  void (*sums)(const int8_t* x, int64_t places, int64_t bytes, int32_t* sums);
 };
 
 extern const LinearKernels reference_linear, avx2_linear, avx512_linear;

@@ -18,7 +18,7 @@
 namespace subbyte {
 namespace {
 
-constexpr std::int64_t kWindows = 96;  // of one piece
+constexpr std::int64_t kWindows = 128;  // of one piece
 constexpr std::int64_t kPanels = 4;
 constexpr std::int64_t kGrain = 1 << 19;  // multiplications that one thread takes at least
 
@@ -91,8 +91,9 @@ struct Convolution {
     for (std::int64_t done = 0; done < count;) {
       const std::int64_t row = (first + done) / width, column = (first + done) % width;
       const std::int64_t here = count - done < width - column ? count - done : width - column;
+      const std::int64_t at = plane.offset(image, group, row * window.height.stride, column * window.width.stride);
       for (std::int64_t i = 0; i < here; ++i) {
-        offsets[done + i] = plane.offset(image, group, row * window.height.stride, (column + i) * window.width.stride);
+        offsets[done + i] = at + i * window.width.stride * plane.filled();
       }
       plane.window_sums(image, group, row, column, here, sums + done);
       done += here;
@@ -116,11 +117,11 @@ void convolve(const Convolution& convolution) {
 }
 
 void convolve_codes(StackValue* stack, EpilogueArguments* fused) {
-  const std::int32_t float32 = torch_api().dtype_float32();
   std::vector<Tensor> tensors = tensors_of(stack, 9);
   const bool channels_last = tensors[0].is_channels_last();
-  const Tensor x = channels_last ? checked_layout(std::move(tensors[0]), "x", float32)
-                                 : checked(std::move(tensors[0]), "x", float32);
+  const std::int32_t dtype = CodeSource::takes(tensors[0]) ? tensors[0].dtype() : torch_api().dtype_float32();
+  const Tensor x = channels_last ? checked_layout(std::move(tensors[0]), "x", dtype)
+                                 : checked(std::move(tensors[0]), "x", dtype);
   const PackedArguments weight(&tensors[1]);
   const CodesOfX codes(&tensors[7], stack + 9);
   const auto bits = static_cast<std::int64_t>(stack[11]), outputs = static_cast<std::int64_t>(stack[12]);
@@ -134,7 +135,8 @@ void convolve_codes(StackValue* stack, EpilogueArguments* fused) {
   codes.check(1);
   const Window window(sizes[2], sizes[3], stack + 14);
   const Affine affine = codes.of_row(0);
-  const Image image = {x.data<float>(), sizes[0], sizes[1], channels_last};
+  const CodeSource source(x);
+  const Image image = {x, source, sizes[0], sizes[1], channels_last};
   const Plane plane(image, window, groups, affine);
   const Segments segments = segments_of(window, plane, channels);
   Linear call{};

@@ -90,11 +90,11 @@ void convolve_row(const Depthwise& call, const Plane& plane, const ConvolutionRe
 }
 
 void convolve_channels(StackValue* stack, EpilogueArguments* fused) {
-  const std::int32_t float32 = torch_api().dtype_float32();
   std::vector<Tensor> tensors = tensors_of(stack, 8);
   const bool channels_last = tensors[0].is_channels_last();
-  const Tensor x = channels_last ? checked_layout(std::move(tensors[0]), "x", float32)
-                                 : checked(std::move(tensors[0]), "x", float32);
+  const std::int32_t dtype = CodeSource::takes(tensors[0]) ? tensors[0].dtype() : torch_api().dtype_float32();
+  const Tensor x = channels_last ? checked_layout(std::move(tensors[0]), "x", dtype)
+                                 : checked(std::move(tensors[0]), "x", dtype);
   const CodesOfX codes(&tensors[6], stack + 8);
   const auto bits = static_cast<std::int64_t>(stack[10]), channels = static_cast<std::int64_t>(stack[11]);
   const std::vector<std::int64_t> sizes = x.sizes();
@@ -105,7 +105,8 @@ void convolve_channels(StackValue* stack, EpilogueArguments* fused) {
   const Window window(sizes[2], sizes[3], stack + 12);
   DepthwiseWeight weight(&tensors[1], bits, channels, window.taps());
   const Affine affine = codes.of_row(0);
-  const Image image = {x.data<float>(), sizes[0], channels, channels_last};
+  const CodeSource source(x);
+  const Image image = {x, source, sizes[0], channels, channels_last};
   const Plane plane(image, window, 1, affine);
   std::vector<std::int64_t> taps;
   for (std::int64_t tap = 0; tap < window.taps(); ++tap) {

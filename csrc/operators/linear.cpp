@@ -1,11 +1,11 @@
 // linear_codes: rows of floats quantized, or of codes, multiplied with packed codes, rescaled.
-#include <atomic>
 #include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "../isa.h"
+#include "code_source.h"
 #include "epilogue.h"
 #include "operators.h"
 #include "parallel.h"
@@ -52,77 +52,25 @@ struct Rows {
   }
 };
 
-void quantize_row(const Segments& groups, const float* x, const Affine& affine, std::size_t m, Rows& rows) {
-  const Kernels& kernels = chosen_isa().kernels;
+// The numbers of x from `first` on are row m.
+void fill_row(const CodeSource& x, std::int64_t first, const Segments& groups, const Affine& affine, std::size_t m,
+              Rows& rows) {
+  const LinearKernels& kernels = *chosen_isa().kernels.linear;
+  const std::size_t count = groups.group_sizes.size();
   bool any_nan = false;
-  for (std::size_t group = 0; group < groups.group_sizes.size(); ++group) {
+  for (std::size_t group = 0; group < count; ++group) {
     const std::int64_t size = groups.group_sizes[group];
     std::int8_t* const codes = rows.codes.data() + rows.offsets[m] + groups.segments[group].x_offset;
-    any_nan = kernels.quantize->quantize(x, size, affine, codes) || any_nan;
-    rows.sums[m * groups.group_sizes.size() + group] = kernels.linear->sum(codes, size);
-    x += size;
+    any_nan = x.write(first, size, affine, codes) || any_nan;
+    rows.sums[m * count + group] = kernels.sum(codes, size);
+    first += size;
   }
   rows.set_parameters(m, affine, any_nan);
 }
 
-// A row that is codes already; returns whether all are in the range.
-template <typename Code>
-bool take_row(const Segments& groups, const Code* x, const Affine& affine, std::size_t m, Rows& rows) {
-  const LinearKernels& kernels = *chosen_isa().kernels.linear;
-  Code least = std::numeric_limits<Code>::max(), most = std::numeric_limits<Code>::min();
-  for (std::size_t group = 0; group < groups.group_sizes.size(); ++group) {
-    const std::int64_t size = groups.group_sizes[group];
-    std::int8_t* const codes = rows.codes.data() + rows.offsets[m] + groups.segments[group].x_offset;
-    for (std::int64_t i = 0; i < size; ++i) {
-      least = x[i] < least ? x[i] : least;
-      most = x[i] > most ? x[i] : most;
-      codes[i] = static_cast<std::int8_t>(static_cast<std::uint8_t>(x[i]) - static_cast<std::uint8_t>(affine.shift));
-    }
-    rows.sums[m * groups.group_sizes.size() + group] = kernels.sum(codes, size);
-    x += size;
-  }
-  rows.set_parameters(m, affine, false);
-  return least >= affine.low && most <= affine.high;
-}
-
-template <typename Code>
-void take_rows(const Tensor& x, const Segments& groups, std::int64_t inputs, const CodesOfX& codes, Rows& rows) {
-  std::atomic<bool> all_fit{true};
-  in_parallel(x.sizes()[0], divided_up(kGrain, inputs), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t m = begin; m < end; ++m) {
-      if (!take_row(groups, x.data<Code>() + m * inputs, codes.of_row(m), static_cast<std::size_t>(m), rows)) {
-        all_fit = false;
-      }
-    }
-  });
-  require(all_fit, "x has codes that are not between the lowest and the highest");
-}
-
-void quantize_rows(const Tensor& x, const Segments& groups, std::int64_t inputs, const CodesOfX& codes, Rows& rows) {
-  in_parallel(x.sizes()[0], divided_up(kGrain, inputs), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t m = begin; m < end; ++m) {
-      quantize_row(groups, x.data<float>() + m * inputs, codes.of_row(m), static_cast<std::size_t>(m), rows);
-    }
-  });
-}
-
-void fill_rows(const Tensor& x, const Segments& groups, std::int64_t inputs, const CodesOfX& codes, Rows& rows) {
-  if (x.dtype() == torch_api().dtype_uint8()) {
-    take_rows<std::uint8_t>(x, groups, inputs, codes, rows);
-  } else if (x.dtype() == torch_api().dtype_int8()) {
-    take_rows<std::int8_t>(x, groups, inputs, codes, rows);
-  } else {
-    quantize_rows(x, groups, inputs, codes, rows);
-  }
-}
-
-bool are_codes(const Tensor& x) {
-  return x.dtype() == torch_api().dtype_uint8() || x.dtype() == torch_api().dtype_int8();
-}
-
 void multiply_codes(StackValue* stack, EpilogueArguments* epilogue) {
   std::vector<Tensor> tensors = tensors_of(stack, 9);
-  const std::int32_t dtype = are_codes(tensors[0]) ? tensors[0].dtype() : torch_api().dtype_float32();
+  const std::int32_t dtype = CodeSource::takes(tensors[0]) ? tensors[0].dtype() : torch_api().dtype_float32();
   const Tensor x = checked(std::move(tensors[0]), "x", dtype);
   const PackedArguments weight(&tensors[1]);
   const CodesOfX codes(&tensors[7], stack + 9);
@@ -141,7 +89,13 @@ void multiply_codes(StackValue* stack, EpilogueArguments* epilogue) {
   weight.describe(call, divided_up(outputs, kPanel));
   const Segment& last = groups.segments.back();
   Rows rows(sizes[0], call.groups, row_stride(last.x_offset + last.steps * kStep));
-  fill_rows(x, groups, inputs, codes, rows);
+  const CodeSource source(x);
+  in_parallel(sizes[0], divided_up(kGrain, inputs), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t m = begin; m < end; ++m) {
+      fill_row(source, m * inputs, groups, codes.of_row(m), static_cast<std::size_t>(m), rows);
+    }
+  });
+  source.refuse_what_is_outside();
   rows.describe(call);
   Results results(epilogue, {sizes[0], outputs}, false);
   call.y = results.floats(), call.y_stride = outputs;

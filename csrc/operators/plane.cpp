@@ -10,101 +10,134 @@
 namespace subbyte {
 namespace {
 
-// Bytes [rows, columns] as [columns, rows], rows of the result `stride` apart; four rows at a time make a word.
-void transpose(const std::int8_t* from, std::int64_t rows, std::int64_t columns, std::int8_t* to, std::int64_t stride) {
+constexpr std::int64_t kPlaces = 256;     // taken at once: of many channels, so many codes stay near
+constexpr std::int64_t kGrain = 1 << 13;  // numbers that one thread takes at least
+
+// Bytes [rows, columns], rows `from_stride` apart, as [columns, rows]; four rows at a time make a word.
+void transpose(const std::int8_t* from, std::int64_t rows, std::int64_t columns, std::int64_t from_stride, std::int8_t* to,
+               std::int64_t to_stride) {
   std::int64_t row = 0;
   for (; row + 4 <= rows; row += 4) {
-    const std::int8_t* const first = from + row * columns;
+    const std::int8_t *const first = from + row * from_stride, *const second = first + from_stride;
+    const std::int8_t *const third = second + from_stride, *const fourth = third + from_stride;
     for (std::int64_t i = 0; i < columns; ++i) {
-      const std::int8_t four[] = {first[i], first[columns + i], first[2 * columns + i], first[3 * columns + i]};
-      std::memcpy(to + i * stride + row, four, 4);
+      const std::int8_t four[] = {first[i], second[i], third[i], fourth[i]};
+      std::memcpy(to + i * to_stride + row, four, 4);
     }
   }
   for (; row < rows; ++row) {
     for (std::int64_t i = 0; i < columns; ++i) {
-      to[i * stride + row] = from[row * columns + i];
+      to[i * to_stride + row] = from[row * from_stride + i];
     }
   }
+}
+
+std::unique_ptr<std::int8_t[]> bytes_for(std::int64_t count) {
+  return std::unique_ptr<std::int8_t[]>(new std::int8_t[static_cast<std::size_t>(count)]);
 }
 
 }  // namespace
 
 Plane::Plane(const Image& image, const Window& window, std::int64_t groups, const Affine& affine)
     : window_(window), groups_(groups), channels_(image.channels / groups), filled_(divided_up(channels_, kStep) * kStep) {
-  const std::int64_t height = window.height.padded(), images = image.images > 0 ? image.images : 1;
-  const std::int64_t places = product_of({images, groups, height, window.width.padded()}, "the padded x");
-  const std::int64_t bytes = product_of({places, filled_}, "the padded x");
-  codes_.reset(new std::int8_t[static_cast<std::size_t>(bytes)]);
+  const std::int64_t height = window.height.padded(), width = window.width.padded();
+  const std::int64_t images = image.images > 0 ? image.images : 1;
+  const std::int64_t places = product_of({images, groups, height, width}, "the padded x");
+  codes_ = bytes_for(product_of({places, filled_}, "the padded x"));
   sums_.reset(new std::int32_t[static_cast<std::size_t>(places)]);
   std::atomic<bool> any_nan{false};
-  const std::int64_t grain = divided_up(1 << 13, 1 + window.width.padded() * image.channels);
-  in_parallel(image.images * height, grain, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t rows = divided_up(kPlaces, width), pieces = divided_up(height, rows);
+  const std::int64_t grain = divided_up(kGrain, 1 + rows * width * image.channels);
+  in_parallel(image.images * pieces, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      if (fill_row(image, i / height, i % height, affine)) {
+      const std::int64_t first = i % pieces * rows;
+      if (fill_rows(image, i / pieces, first, first + rows < height ? first + rows : height, affine)) {
         any_nan = true;
       }
     }
   });
+  image.codes.refuse_what_is_outside();
   any_nan_ = any_nan;
 }
 
-std::int64_t Plane::offset(std::int64_t image, std::int64_t group, std::int64_t row, std::int64_t column) const {
-  const std::int64_t first = (image * groups_ + group) * window_.height.padded() + row;
-  return (first * window_.width.padded() + column) * filled_;
+bool Plane::fill_rows(const Image& image, std::int64_t index, std::int64_t begin, std::int64_t end, const Affine& affine) {
+  const LinearKernels& kernels = *chosen_isa().kernels.linear;
+  for (std::int64_t row = begin; row < end; ++row) {
+    pad_row(index, row, static_cast<std::int8_t>(affine.zero_point - affine.shift));
+  }
+  const std::int64_t top = window_.height.padding, bottom = top + window_.height.size;
+  const std::int64_t first = begin < top ? top : begin, last = end > bottom ? bottom : end;
+  bool any_nan = false;
+  if (first < last) {
+    any_nan = image.channels_last ? take_channels_last(image, index, first - top, last - top, affine)
+                                  : take_row_major(image, index, first - top, last - top, affine);
+  }
+  for (std::int64_t group = 0; group < groups_; ++group) {
+    const std::int64_t at = offset(index, group, begin, 0), places = (end - begin) * window_.width.padded();
+    kernels.sums(codes_.get() + at, places, filled_, sums_.get() + at / filled_);
+  }
+  return any_nan;
 }
 
-bool Plane::fill_row(const Image& image, std::int64_t index, std::int64_t row, const Affine& affine) {
-  const std::int64_t width = window_.width.padded();
-  const bool is_padding = row < window_.height.padding || row >= window_.height.padding + window_.height.size;
-  const auto zero = static_cast<std::int8_t>(affine.zero_point - affine.shift);
+// What is not of the image: whole rows, the ends of others, and what fills up the channels.
+void Plane::pad_row(std::int64_t index, std::int64_t row, std::int8_t zero) {
+  const std::int64_t width = window_.width.padded(), padding = window_.width.padding;
   for (std::int64_t group = 0; group < groups_; ++group) {
     std::int8_t* const codes = codes_.get() + offset(index, group, row, 0);
-    if (is_padding || window_.width.padding > 0 || filled_ != channels_) {
-      for (std::int64_t column = 0; column < width; ++column) {
-        const bool is_inside = !is_padding && column >= window_.width.padding && column < width - window_.width.padding;
-        std::memset(codes + column * filled_, is_inside ? 0 : zero, static_cast<std::size_t>(channels_));
-        std::memset(codes + column * filled_ + channels_, 0, static_cast<std::size_t>(filled_ - channels_));
+    fill_places(codes, is_padding(row) ? width : padding, zero);
+    fill_places(codes + (width - padding) * filled_, padding, zero);
+    for (std::int64_t place = 0; filled_ != channels_ && place < width; ++place) {
+      for (std::int64_t channel = channels_; channel < filled_; ++channel) {
+        codes[place * filled_ + channel] = 0;
       }
     }
   }
-  const bool any_nan = !is_padding && quantize_row(image, index, row - window_.height.padding, affine);
-  const LinearKernels& kernels = *chosen_isa().kernels.linear;
-  for (std::int64_t group = 0; group < groups_; ++group) {
-    const std::int64_t first = offset(index, group, row, 0);
-    for (std::int64_t column = 0; column < width; ++column) {
-      sums_[static_cast<std::size_t>(first / filled_ + column)] = kernels.sum(codes_.get() + first + column * filled_, channels_);
+}
+
+void Plane::fill_places(std::int8_t* codes, std::int64_t count, std::int8_t zero) const {
+  if (count > 0) {  // few bytes: what fills up the channels is written after
+    std::memset(codes, zero, static_cast<std::size_t>(count * filled_));
+  }
+}
+
+bool Plane::take_channels_last(const Image& image, std::int64_t index, std::int64_t begin, std::int64_t end,
+                               const Affine& affine) {
+  const std::int64_t width = window_.width.size, of_row = width * image.channels, first = index * window_.height.size;
+  const bool as_it_lies = groups_ == 1 && filled_ == channels_;
+  const std::unique_ptr<std::int8_t[]> row_codes = bytes_for(as_it_lies ? 0 : of_row);
+  bool any_nan = false;
+  for (std::int64_t row = begin; row < end; ++row) {
+    const std::int64_t padded_row = row + window_.height.padding;
+    std::int8_t* const direct = codes_.get() + offset(index, 0, padded_row, window_.width.padding);
+    std::int8_t* const codes = as_it_lies ? direct : row_codes.get();
+    any_nan = image.codes.write((first + row) * of_row, of_row, affine, codes) || any_nan;
+    for (std::int64_t group = 0; !as_it_lies && group < groups_; ++group) {
+      std::int8_t* const to = codes_.get() + offset(index, group, padded_row, window_.width.padding);
+      for (std::int64_t place = 0; place < width; ++place) {
+        for (std::int64_t channel = 0; channel < channels_; ++channel) {
+          to[place * filled_ + channel] = codes[place * image.channels + group * channels_ + channel];
+        }
+      }
     }
   }
   return any_nan;
 }
 
-bool Plane::quantize_row(const Image& image, std::int64_t index, std::int64_t row, const Affine& affine) {
-  const QuantizeKernels& kernels = *chosen_isa().kernels.quantize;
-  const std::int64_t width = window_.width.size, height = window_.height.size, padding = window_.width.padding;
-  std::unique_ptr<std::int8_t[]> codes(new std::int8_t[static_cast<std::size_t>(image.channels * width)]);
+// All rows of a channel at once, as they lie side by side.
+bool Plane::take_row_major(const Image& image, std::int64_t index, std::int64_t begin, std::int64_t end,
+                           const Affine& affine) {
+  const std::int64_t width = window_.width.size, height = window_.height.size, count = (end - begin) * width;
+  const std::unique_ptr<std::int8_t[]> codes = bytes_for(image.channels * count);
   bool any_nan = false;
-  if (image.channels_last) {
-    const float* const x = image.data + (index * height + row) * width * image.channels;
-    if (groups_ == 1 && filled_ == channels_) {
-      const std::int64_t first = offset(index, 0, row + window_.height.padding, padding);
-      return kernels.quantize(x, width * channels_, affine, codes_.get() + first);
-    }
-    any_nan = kernels.quantize(x, width * image.channels, affine, codes.get());
-    for (std::int64_t column = 0; column < width; ++column) {
-      for (std::int64_t group = 0; group < groups_; ++group) {
-        std::memcpy(codes_.get() + offset(index, group, row + window_.height.padding, column + padding),
-                    codes.get() + column * image.channels + group * channels_, static_cast<std::size_t>(channels_));
-      }
-    }
-    return any_nan;
-  }
   for (std::int64_t channel = 0; channel < image.channels; ++channel) {
-    const float* const x = image.data + ((index * image.channels + channel) * height + row) * width;
-    any_nan = kernels.quantize(x, width, affine, codes.get() + channel * width) || any_nan;
+    const std::int64_t first = ((index * image.channels + channel) * height + begin) * width;
+    any_nan = image.codes.write(first, count, affine, codes.get() + channel * count) || any_nan;
   }
   for (std::int64_t group = 0; group < groups_; ++group) {
-    transpose(codes.get() + group * channels_ * width, channels_, width,
-              codes_.get() + offset(index, group, row + window_.height.padding, padding), filled_);
+    for (std::int64_t row = begin; row < end; ++row) {
+      transpose(codes.get() + group * channels_ * count + (row - begin) * width, channels_, width, count,
+                codes_.get() + offset(index, group, row + window_.height.padding, window_.width.padding), filled_);
+    }
   }
   return any_nan;
 }

@@ -6,13 +6,15 @@
 #include <vector>
 
 #include "../kernels/quantize.h"
+#include "code_source.h"
 #include "window.h"
 
 namespace subbyte {
 
-// Where floats lie, of axes (image, channel, row, column).
+// Numbers of axes (image, channel, row, column).
 struct Image {
-  const float* data;
+  const Tensor& numbers;
+  const CodeSource& codes;  // made of the numbers
   std::int64_t images, channels;
   bool channels_last;  // else row-major
 };
@@ -27,7 +29,10 @@ class Plane {
   std::int64_t filled() const { return filled_; }
   std::int64_t pixels_of_group() const { return window_.height.padded() * window_.width.padded(); }
   // Of the first code of a place in the padded image.
-  std::int64_t offset(std::int64_t image, std::int64_t group, std::int64_t row, std::int64_t column) const;
+  std::int64_t offset(std::int64_t image, std::int64_t group, std::int64_t row, std::int64_t column) const {
+    const std::int64_t first = (image * groups_ + group) * window_.height.padded() + row;
+    return (first * window_.width.padded() + column) * filled_;
+  }
   // Whether a NaN was in the image.
   bool any_nan() const { return any_nan_; }
   // For `count` windows of a row of outputs: the sum of all codes that each covers.
@@ -35,8 +40,16 @@ class Plane {
                    std::int32_t* sums) const;
 
  private:
-  bool fill_row(const Image& image, std::int64_t index, std::int64_t row, const Affine& affine);
-  bool quantize_row(const Image& image, std::int64_t index, std::int64_t row, const Affine& affine);
+  // Some rows of the padded image `index`; return whether a NaN was among them.
+  bool fill_rows(const Image& image, std::int64_t index, std::int64_t begin, std::int64_t end, const Affine& affine);
+  bool take_channels_last(const Image& image, std::int64_t index, std::int64_t begin, std::int64_t end,
+                          const Affine& affine);
+  bool take_row_major(const Image& image, std::int64_t index, std::int64_t begin, std::int64_t end, const Affine& affine);
+  void pad_row(std::int64_t index, std::int64_t row, std::int8_t zero);
+  void fill_places(std::int8_t* codes, std::int64_t count, std::int8_t zero) const;
+  bool is_padding(std::int64_t row) const {
+    return row < window_.height.padding || row >= window_.height.padding + window_.height.size;
+  }
 
   Window window_;
   std::int64_t groups_, channels_, filled_;  // channels: of a group

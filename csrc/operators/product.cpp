@@ -32,20 +32,32 @@ void require_count(const Tensor& tensor, const std::string& name, std::int64_t c
           name + " has " + std::to_string(tensor.count()) + " elements; it takes " + std::to_string(count));
 }
 
-void refuse_bad_scales(const Tensor& scales) {
-  for (std::int64_t i = 0; i < scales.count(); ++i) {
-    require(std::isfinite(scales.data<float>()[i]), "a scale of the weight is not finite");
-  }
-}
+namespace {
 
-void refuse_bad_scales(const Tensor& y, const Tensor& scales) {
+bool has_nan(const Tensor& y) {
   const auto* values = y.data<float>();
   const std::int64_t count = y.count();
   std::int32_t any_nan = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     any_nan |= values[i] != values[i];
   }
-  if (any_nan != 0) {
+  return any_nan != 0;
+}
+
+}  // namespace
+
+void refuse_bad_scales(const Tensor& scales) {
+  const auto* values = scales.data<float>();
+  const std::int64_t count = scales.count();
+  std::int32_t any_bad = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    any_bad |= values[i] - values[i] != 0;  // of a NaN and of an infinity: NaN
+  }
+  require(any_bad == 0, "a scale of the weight is not finite");
+}
+
+void refuse_bad_scales(const Tensor& y, const Tensor& scales) {
+  if (scales.count() <= y.count() || has_nan(y)) {
     refuse_bad_scales(scales);
   }
 }

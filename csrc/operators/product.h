@@ -23,7 +23,8 @@ Tensor checked_layout(Tensor&& tensor, const std::string& name, std::int32_t dty
 Tensor checked(Tensor&& tensor, const std::string& name, std::int32_t dtype);
 void require_count(const Tensor& tensor, const std::string& name, std::int64_t count);
 
-// Refuses scales that are not finite. They make NaN: only a result that holds one is worth the look at all scales.
+// Refuses scales that are not finite. They make NaN: where the result is shorter than the scales are, only one that holds a
+// NaN is worth the look at all of them.
 void refuse_bad_scales(const Tensor& scales);
 void refuse_bad_scales(const Tensor& y, const Tensor& scales);
 

@@ -173,6 +173,23 @@ def test_empty_batches_and_other_layouts(kernels: str) -> None:
     assert torch.equal(run(drawn), want)
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(("dtype", "low"), [(torch.uint8, 0), (torch.int8, -128)])
+def test_codes_are_taken_as_they_are(kernels: str, channels_last: bool, dtype: torch.dtype, low: int) -> None:
+    drawn = case(groups=2)
+    zero, bounds = drawn["x_zero_point"] + low, (low, low + 255)
+    codes = torch.clamp(torch.round(drawn["x"] / drawn["x_scale"]) + zero, *bounds).to(dtype)
+    if channels_last:
+        codes = codes.contiguous(memory_format=torch.channels_last)
+    weight, bias = weight_of(drawn), bias_by_panel(drawn["bias"], 2)
+    got = conv2d_codes(codes, weight, bias, drawn["x_scale"], zero, bounds, drawn["window"])
+    assert torch.equal(got, expected(drawn))
+    assert got.is_contiguous(memory_format=in_torch.memory_format(codes))
+    x_codes = (drawn["x_scale"], torch.tensor([low + 9], dtype=torch.int32), (low + 9, low + 99))
+    with pytest.raises(RuntimeError, match="between the lowest and the highest"):
+        conv2d_codes(codes, weight, bias, *x_codes, drawn["window"])
+
+
 def test_a_padded_image_beyond_memory_is_refused(kernels: str) -> None:
     drawn = case()
     x, far = torch.zeros(1 << 10, drawn["x"].shape[1], 2, 2), ((1 << 20) - 1,) * 2

@@ -101,6 +101,16 @@ def test_the_formula_bit_for_bit(
     assert torch.equal(weight_of(drawn).codes(), drawn["codes"])
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_codes_are_taken_as_they_are(kernels: str, channels_last: bool) -> None:
+    drawn = case()
+    zero = drawn["x_zero_point"]
+    codes = torch.clamp(torch.round(drawn["x"] / drawn["x_scale"]) + zero, 0, 255).to(torch.uint8)
+    want = expected(drawn)
+    drawn["x"] = codes.contiguous(memory_format=torch.channels_last) if channels_last else codes
+    assert torch.equal(run(drawn), want)
+
+
 def test_codes_may_stand_for_other_values(kernels: str) -> None:
     drawn = case(bits=2)
     table = torch.tensor([9, 0, 255, 128])

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from subbyte.errors import KernelError
 from subbyte.kernels.checks import check_codes_of_weight, check_codes_of_x, check_scale_of_weight
+from subbyte.kernels.codes import X_DTYPES, codes_of_x
 from subbyte.kernels.epilogue import Epilogue, define_fused
 from subbyte.kernels.operator import define
 from subbyte.kernels.panels import PANEL, STEP, by_panel, from_panels, one_or_by_panel, panel_bytes, table_of, to_panels
@@ -123,7 +124,8 @@ def conv2d_codes(
     """Quantize an image and convolve it with a weight.
 
     Args:
-        x: fp32 [images, channels, rows, columns]; row-major or channels_last, as the result.
+        x: fp32 [images, channels, rows, columns], or codes already, uint8 or int8; row-major or channels_last, as the
+            result.
         weight: laid out.
         bias: as `bias_by_panel` gives it, or empty.
         x_scale, x_zero_point: fp32 and int32, [1].
@@ -215,7 +217,7 @@ def _conv2d_codes(
     zero_point = _real(
         weight_zero_point.expand(parameters) if weight_zero_point.numel() == 1 else weight_zero_point, outputs, groups
     )
-    grid = torch.clamp(torch.round(x / x_scale) + x_zero_point, x_low, x_high) - x_zero_point.double()
+    grid = codes_of_x(x, x_scale, x_zero_point, (x_low, x_high)) - x_zero_point.double()
     w_grid = codes - _real(zero_point, outputs, groups).double()[:, None, None, None]
     total = F.conv2d(grid, w_grid, None, window.stride, window.padding, window.dilation, groups).float()
     y = total * (x_scale * _real(weight_scale, outputs, groups))[:, None, None]
@@ -236,8 +238,8 @@ def window_of(numbers: tuple[int, ...]) -> Window:
 
 def _check_shapes(x: Tensor, sizes: tuple[int, int], groups: int, window: Window) -> None:
     outputs, channels = sizes
-    if x.ndim != 4 or x.dtype != torch.float32:
-        raise KernelError("conv2d_codes: x must be float32, of images, channels, rows and columns")
+    if x.ndim != 4 or x.dtype not in X_DTYPES:
+        raise KernelError("conv2d_codes: x must be float32, or codes in uint8 or int8, of four axes")
     if groups <= 0 or channels <= 0 or outputs <= 0 or outputs % groups:
         raise KernelError("conv2d_codes: each group has inputs, and as many outputs as any other")
     if x.shape[1] != channels * groups:
@@ -260,7 +262,7 @@ def check_window(window: Window, size: tuple[int, ...]) -> None:
 def _shape(x: Tensor, *arguments: int) -> Tensor:
     outputs, geometry = arguments[11], arguments[13:]
     rows, columns = window_of(geometry).output(tuple(x.shape[2:]))
-    return x.new_empty(x.shape[0], outputs, rows, columns).to(memory_format=memory_format(x))
+    return x.new_empty(x.shape[0], outputs, rows, columns, dtype=torch.float32).to(memory_format=memory_format(x))
 
 
 _ARGUMENTS = (

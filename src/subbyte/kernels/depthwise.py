@@ -11,6 +11,7 @@ from torch import Tensor
 
 from subbyte.errors import KernelError
 from subbyte.kernels.checks import check_codes_of_weight, check_codes_of_x, check_scale_of_weight
+from subbyte.kernels.codes import X_DTYPES, codes_of_x
 from subbyte.kernels.convolution import Window, check_window, memory_format, window_of
 from subbyte.kernels.epilogue import Epilogue, define_fused
 from subbyte.kernels.operator import define
@@ -82,7 +83,8 @@ def depthwise_conv2d_codes(
     """Quantize an image and convolve each channel with its weight.
 
     Args:
-        x: fp32 [images, channels, rows, columns]; row-major or channels_last, as the result.
+        x: fp32 [images, channels, rows, columns], or codes already, uint8 or int8; row-major or channels_last, as the
+            result.
         weight: laid out.
         bias: fp32 [channels], or empty.
         x_scale, x_zero_point: fp32 and int32, [1].
@@ -122,8 +124,10 @@ def _depthwise_conv2d_codes(
     *geometry: int,
 ) -> Tensor:
     window = window_of(geometry)
-    if x.ndim != 4 or x.dtype != torch.float32 or channels <= 0 or x.shape[1] != channels:
-        raise KernelError("depthwise_conv2d_codes: x must be float32, an image with as many channels as the weight")
+    if x.ndim != 4 or x.dtype not in X_DTYPES or channels <= 0 or x.shape[1] != channels:
+        raise KernelError(
+            "depthwise_conv2d_codes: x must be float32, or codes in uint8 or int8, with as many channels as the weight"
+        )
     check_window(window, tuple(x.shape[2:]))
     count = channels * window.kernel[0] * window.kernel[1]
     check_codes_of_weight(weight, values, bits, packed_size(count, bits))
@@ -137,7 +141,7 @@ def _depthwise_conv2d_codes(
         raise KernelError(f"depthwise_conv2d_codes: the bias takes {channels} elements")
     codes = unpack_codes(weight, bits, count, False).view(*window.kernel, channels).permute(2, 0, 1)[:, None]
     numbers = (values[codes.int()] if values.numel() else codes).double()
-    grid = torch.clamp(torch.round(x / x_scale) + x_zero_point, x_low, x_high) - x_zero_point.double()
+    grid = codes_of_x(x, x_scale, x_zero_point, (x_low, x_high)) - x_zero_point.double()
     w_grid = numbers - weight_zero_point.double()[:, None, None, None]
     total = F.conv2d(grid, w_grid, None, window.stride, window.padding, window.dilation, channels).float()
     y = total * (x_scale * weight_scale)[:, None, None]
@@ -147,7 +151,7 @@ def _depthwise_conv2d_codes(
 
 def _shape(x: Tensor, *arguments: int) -> Tensor:
     rows, columns = window_of(arguments[11:]).output(tuple(x.shape[2:]))
-    return x.new_empty(x.shape[0], x.shape[1], rows, columns).to(memory_format=memory_format(x))
+    return x.new_empty(x.shape[0], x.shape[1], rows, columns, dtype=torch.float32).to(memory_format=memory_format(x))
 
 
 _ARGUMENTS = (

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from subbyte.errors import KernelError
 from subbyte.kernels.checks import check_codes_of_weight, check_codes_of_x, check_scale_of_weight
+from subbyte.kernels.codes import X_DTYPES, codes_of_x
 from subbyte.kernels.epilogue import Epilogue, define_fused
 from subbyte.kernels.linear_weight import LinearWeight, group_sizes
 from subbyte.kernels.operator import define
@@ -41,7 +42,7 @@ def _linear_codes(
     check_scale_of_weight(weight_scale)
     check_codes_of_x(x_scale, x_zero_point, x_low, x_high, len(x))
     zero = x_zero_point[:, None].double()
-    grid = _codes_of(x, x_scale, zero, x_low, x_high) - zero
+    grid = codes_of_x(x, x_scale[:, None], zero, (x_low, x_high)) - zero
     codes = from_panels(weight, bits, outputs, sizes)
     codes = (values[codes.int()] if values.numel() else codes).double()
     zero_points = weight_zero_point.expand(weight_scale.shape)
@@ -54,17 +55,8 @@ def _linear_codes(
     return y + bias[:outputs] if bias.numel() else y
 
 
-def _codes_of(x: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
-    if x.dtype == torch.float32:
-        # A NaN has no code; it stays one, and makes its row NaN.
-        return torch.clamp(torch.round(x / scale[:, None]) + zero, low, high)
-    if not bool(((x.int() >= low) & (x.int() <= high)).all()):
-        raise KernelError("linear_codes: x has codes that are not between the lowest and the highest")
-    return x.double()
-
-
 def _check_layer(x: Tensor, weight_scale: Tensor, outputs: int, inputs: int, group_size: int) -> None:
-    if x.ndim != 2 or x.dtype not in (torch.float32, torch.uint8, torch.int8):
+    if x.ndim != 2 or x.dtype not in X_DTYPES:
         raise KernelError("linear_codes: x must be float32, or codes in uint8 or int8, of rows and columns")
     if x.shape[1] != inputs:
         raise KernelError("linear_codes: x has rows, each of as many columns as the layer has inputs")
