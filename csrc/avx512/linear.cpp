@@ -13,47 +13,66 @@ namespace {
 constexpr int64_t kRowsAtOnce = 128;
 constexpr int64_t kSomeRows = 24;  // up to these, unpacking in registers costs less than unpacking into memory
 
-// One row of one panel: four sums in turn, so that none waits for itself.
-template <bool Table>
+// One row of some panels: two sums for each, and four panels at once, so that none waits for itself.
+template <bool Table, int Panels>
 struct RowWork {
-  __m512i total[4];
+  __m512i total[Panels][2];
   __m512i table;
-  const int8_t* x;
+  int64_t panel_bytes;
 
-  template <int Step>
-  inline void step(__m512i codes) {
-    add_products(total[Step % 4], values_of<Table>(codes, table), x + kStep * Step);
+  // The first `steps` of a block of each panel, times those of x.
+  template <int Bits, int Step>
+  inline void add(const uint8_t* packed, const int8_t* x, int64_t steps) {
+    if constexpr (Step < kBlockSteps) {
+      if (Step < steps) {
+        const __m512i four = broadcast_four(x + kStep * Step);
+#pragma GCC unroll 4
+        for (int p = 0; p < Panels; ++p) {
+          add_products(total[p][Step % 2], values_of<Table>(codes_of<Bits, Step>(packed + p * panel_bytes), table), four);
+        }
+        add<Bits, Step + 1>(packed, x, steps);
+      }
+    }
   }
 };
 
-template <int Bits, bool Table>
-void row_of_panel(const Linear& call, int64_t m, int64_t panel) {
+template <int Bits, bool Table, int Panels>
+void row_of_panels(const Linear& call, int64_t m, int64_t panel) {
   const uint8_t* packed = call.panels + panel * call.panel_bytes;
-  RowWork<Table> work;
+  RowWork<Table, Panels> work;
   work.table = table_of(call.values);
-  __m512 y = _mm512_setzero_ps();
+  work.panel_bytes = call.panel_bytes;
+  __m512 y[Panels];
   for (int64_t i = 0; i < call.segment_count; ++i) {
     const Segment& segment = call.segments[i];
     if (segment.begins_group) {
-      work.total[0] = work.total[1] = work.total[2] = work.total[3] = _mm512_setzero_si512();
+#pragma GCC unroll 4
+      for (int p = 0; p < Panels; ++p) {
+        work.total[p][0] = work.total[p][1] = _mm512_setzero_si512();
+      }
     }
-    work.x = call.x + call.row_offsets[m] + segment.x_offset;
+    const int8_t* x = call.x + call.row_offsets[m] + segment.x_offset;
     int64_t left = segment.steps;
-    for (; left >= kBlockSteps; left -= kBlockSteps, packed += block_bytes(Bits), work.x += kStep * kBlockSteps) {
-      each_step<Bits, 0>(packed, kBlockSteps, work);
+    for (; left >= kBlockSteps; left -= kBlockSteps, packed += block_bytes(Bits), x += kStep * kBlockSteps) {
+      work.template add<Bits, 0>(packed, x, kBlockSteps);
     }
     if (left > 0) {
-      each_step<Bits, 0>(packed, left, work);
+      work.template add<Bits, 0>(packed, x, left);
       packed += block_bytes(Bits);
     }
     if (segment.ends_group) {
-      const __m512i total = _mm512_add_epi32(_mm512_add_epi32(work.total[0], work.total[1]),
-                                             _mm512_add_epi32(work.total[2], work.total[3]));
-      const __m512 term = term_of(call, total, m, segment.group, panel);
-      y = segment.group == 0 ? term : _mm512_add_ps(y, term);
+#pragma GCC unroll 4
+      for (int p = 0; p < Panels; ++p) {
+        const __m512i total = _mm512_add_epi32(work.total[p][0], work.total[p][1]);
+        const __m512 term = term_of(call, total, m, segment.group, panel + p);
+        y[p] = segment.group == 0 ? term : _mm512_add_ps(y[p], term);
+      }
     }
   }
-  _mm512_mask_storeu_ps(place_of(call, m, panel), real_outputs(call, panel), with_bias(call, y, panel));
+#pragma GCC unroll 4
+  for (int p = 0; p < Panels; ++p) {
+    _mm512_mask_storeu_ps(place_of(call, m, panel + p), real_outputs(call, panel + p), with_bias(call, y[p], panel + p));
+  }
 }
 
 template <bool Table>
@@ -253,14 +272,18 @@ void some_rows_of_panels(const Linear& call, int64_t first_row, int64_t end_row,
 
 template <int Bits, bool Table>
 void run(const Linear& call, int64_t first_row, int64_t end_row, int64_t first_panel, int64_t end_panel) {
-  const int64_t rows = end_row - first_row, at_once = rows == 1 ? 1 : rows <= kSomeRows ? 2 : kTilePanels;
+  const int64_t rows = end_row - first_row, at_once = rows > 1 && rows <= kSomeRows ? 2 : kTilePanels;
   if (rows == 0) {
     return;
   }
   for (int64_t panel = first_panel; panel < end_panel; panel += at_once) {
     const int64_t panels = end_panel - panel < at_once ? end_panel - panel : at_once;
-    if (rows == 1) {
-      row_of_panel<Bits, Table>(call, first_row, panel);
+    if (rows == 1 && panels == kTilePanels) {
+      row_of_panels<Bits, Table, kTilePanels>(call, first_row, panel);
+    } else if (rows == 1) {
+      for (int64_t p = panel; p < end_panel; ++p) {
+        row_of_panels<Bits, Table, 1>(call, first_row, p);
+      }
     } else if (rows <= kSomeRows) {
       some_rows_of_panels<Bits, Table>(call, first_row, end_row, panel, panels);
     } else {
