@@ -13,7 +13,7 @@ inline __m256i broadcast_four(const int8_t* from) {
   return _mm256_set1_epi32(*reinterpret_cast<const Unaligned*>(from));
 }
 
-// How many products of two bytes of w, each of at most `Bits` bits, with two of x fit in 16 bits; 0: not even one.
+// How many products of two bytes of w, each of at most `Bits` bits, with two of x fit in 16 bits, up to 16; 0: not even one.
 constexpr int sums_in_16_bits(int bits) {
   return bits <= 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : bits == 7 ? 1 : 0;
 }
@@ -32,14 +32,14 @@ inline __m256i products_of_8_bits(__m256i w, __m256i x) {
 template <int Rows, int AtOnce>
 inline void add_steps(__m256i (&total)[Rows][2], const int8_t* const* x, int64_t first, const uint8_t* w, int64_t steps) {
   __m256i sums[Rows][2];
-#pragma GCC unroll 4
+#pragma GCC unroll 3
   for (int r = 0; r < Rows; ++r) {
     sums[r][0] = sums[r][1] = _mm256_setzero_si256();
   }
   for (int64_t step = 0; step < steps; ++step, w += 64) {
     const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
     const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 32));
-#pragma GCC unroll 4
+#pragma GCC unroll 3
     for (int r = 0; r < Rows; ++r) {
       const __m256i four = broadcast_four(x[r] + kStep * (first + step));
       sums[r][0] = _mm256_add_epi16(sums[r][0], _mm256_maddubs_epi16(low, four));
@@ -47,7 +47,7 @@ inline void add_steps(__m256i (&total)[Rows][2], const int8_t* const* x, int64_t
     }
   }
   const __m256i ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 4
+#pragma GCC unroll 3
   for (int r = 0; r < Rows; ++r) {
     total[r][0] = _mm256_add_epi32(total[r][0], _mm256_madd_epi16(sums[r][0], ones));
     total[r][1] = _mm256_add_epi32(total[r][1], _mm256_madd_epi16(sums[r][1], ones));
