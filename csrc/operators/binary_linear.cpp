@@ -176,15 +176,17 @@ void binary_linear_fused(StackValue* stack, std::uint64_t, std::uint64_t) {
   multiply_bits(stack, inputs, &epilogue);
 }
 
-#define SUBBYTE_ARGUMENTS                                                                                             \
-  "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_sums, Tensor weight_ones, Tensor bias, Tensor x_scale, " \
-  "Tensor x_zero_point, int x_low, int x_high, int x_levels, bool x_rounds, int outputs, bool has_masks"
+#define SUBBYTE_ARGUMENTS                                                                                      \
+  "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_sums, Tensor weight_ones, Tensor bias, Tensor " \
+  "x_scale, Tensor x_zero_point, int x_low, int x_high, int x_levels, bool x_rounds, int outputs, bool "       \
+  "has_masks"
 
 }  // namespace
 
 std::vector<Operator> binary_linear_operators() {
   return {{"binary_linear", "binary_linear(" SUBBYTE_ARGUMENTS ") -> Tensor", binary_linear},
-          {"binary_linear_fused", "binary_linear_fused(" SUBBYTE_ARGUMENTS ", int inputs, " SUBBYTE_EPILOGUE ") -> Tensor",
+          {"binary_linear_fused",
+           "binary_linear_fused(" SUBBYTE_ARGUMENTS ", int inputs, " SUBBYTE_EPILOGUE ") -> Tensor",
            binary_linear_fused}};
 }
 

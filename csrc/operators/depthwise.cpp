@@ -143,11 +143,11 @@ void depthwise_conv2d_codes_fused(StackValue* stack, std::uint64_t, std::uint64_
   convolve_channels(stack, &epilogue);
 }
 
-#define SUBBYTE_ARGUMENTS                                                                                            \
-  "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor values, Tensor bias, "             \
-  "Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, int channels, int kernel_height, "          \
-  "int kernel_width, int stride_height, int stride_width, int padding_height, int padding_width, int dilation_height, " \
-  "int dilation_width"
+#define SUBBYTE_ARGUMENTS                                                                                       \
+  "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor values, Tensor bias, Tensor " \
+  "x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, int channels, int kernel_height, int "        \
+  "kernel_width, int stride_height, int stride_width, int padding_height, int padding_width, int "              \
+  "dilation_height, int dilation_width"
 
 }  // namespace
 

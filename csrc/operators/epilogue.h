@@ -18,8 +18,8 @@
 
 namespace subbyte {
 
-// What the operators whose names end in _fused take after the arguments of their namesakes. `residual` of the sizes [0]:
-// there is none.
+// What the operators whose names end in _fused take after the arguments of their namesakes. A `residual` of the sizes
+// [0] is none.
 #define SUBBYTE_EPILOGUE                                                                                           \
   "Tensor residual, float low, float high, int output, Tensor y_scale, Tensor y_zero_point, int y_low, int y_high"
 

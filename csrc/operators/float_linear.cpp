@@ -44,7 +44,8 @@ class FilledRows {
 };
 
 // These rows and panels in `values`, row after row.
-FloatLinear part_of(const FloatLinear& call, std::int64_t row, std::int64_t panel, std::int64_t end_panel, float* values) {
+FloatLinear part_of(const FloatLinear& call, std::int64_t row, std::int64_t panel, std::int64_t end_panel,
+                    float* values) {
   FloatLinear part = call;
   const std::int64_t first = panel * kPanel, parameters = panel * call.groups * kPanel;
   part.outputs = (end_panel * kPanel < call.outputs ? end_panel * kPanel : call.outputs) - first;
@@ -115,9 +116,9 @@ void linear_float_fused(StackValue* stack, std::uint64_t, std::uint64_t) {
   multiply_floats(stack, &epilogue);
 }
 
-#define SUBBYTE_ARGUMENTS                                                                                        \
-  "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor values, Tensor bias, int bits, " \
-  "int outputs, int inputs, int group_size"
+#define SUBBYTE_ARGUMENTS                                                                                    \
+  "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor values, Tensor bias, int " \
+  "bits, int outputs, int inputs, int group_size"
 
 }  // namespace
 

@@ -113,9 +113,9 @@ void linear_codes_fused(StackValue* stack, std::uint64_t, std::uint64_t) {
   multiply_codes(stack, &epilogue);
 }
 
-#define SUBBYTE_ARGUMENTS                                                                                             \
-  "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor weight_sums, Tensor values, "       \
-  "Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, int outputs, int inputs, "      \
+#define SUBBYTE_ARGUMENTS                                                                                        \
+  "Tensor x, Tensor weight, Tensor weight_scale, Tensor weight_zero_point, Tensor weight_sums, Tensor values, "  \
+  "Tensor bias, Tensor x_scale, Tensor x_zero_point, int x_low, int x_high, int bits, int outputs, int inputs, " \
   "int group_size"
 
 }  // namespace

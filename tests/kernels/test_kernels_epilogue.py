@@ -371,6 +371,22 @@ def test_it_compiles_and_exports(operator: str) -> None:
     assert same(program.module()(layer.x, residual), want)
 
 
+def test_codes_and_bits_as_input_compile_too() -> None:
+    codes, weight = torch.randint(0, 16, (9, 50), dtype=torch.uint8), _weight(20, 50)
+    bits, signs = torch.randint(0, 16, (9, 7), dtype=torch.uint8), _binary_weight(20, 50)
+    one = (torch.ones(1), torch.zeros(1, dtype=torch.int32))
+
+    def both(codes: Tensor, bits: Tensor) -> tuple[Tensor, Tensor]:
+        y = linear_codes(codes, weight, NOTHING, *one, 0, 15)
+        return y, binary_linear(bits, signs, NOTHING, SIGNS, *one)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(both, fullgraph=True, backend="aot_eager")
+    assert all(same(got, want) for got, want in zip(compiled(codes, bits), both(codes, bits), strict=True))
+    parts = (weight.packed, weight.scale, weight.zero_point, weight.sums, weight.values, NOTHING)
+    torch.library.opcheck(torch.ops.subbyte.linear_codes.default, (codes, *parts, *one, 0, 15, 4, 20, 50, 50))
+
+
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_they_are_well_behaved_operators(operator: str) -> None:
     x, call = drawn(operator, 6, channels_last=True)

@@ -9,7 +9,7 @@ Beside each operator with this in its arguments stands one named `..._fused`, wh
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -71,13 +71,13 @@ class Epilogue:
     Args:
         residual: fp32, of the results' shape, added first; None: nothing is.
         low, high: what is below or above is set to them; `low=0.0` is a relu.
-        output: as what they are written.
+        output: as what they are written; None: fp32.
     """
 
     residual: Tensor | None = None
     low: float = -math.inf
     high: float = math.inf
-    output: Floats | Codes | Signs = field(default_factory=Floats)
+    output: Floats | Codes | Signs | None = None
 
     def arguments(self, device: torch.device) -> tuple[Any, ...]:
         """As the operators take it; `device`: of x.
@@ -90,7 +90,8 @@ class Epilogue:
         if isinstance(self.output, Codes):
             parameters = (self.output.scale, self.output.zero_point, self.output.low, self.output.high)
             return (*clamped, _number(self.output.dtype, _CODES), *parameters)
-        number = _SIGNS if isinstance(self.output, Signs) else _number(self.output.dtype, _FLOATS)
+        dtype = self.output.dtype if isinstance(self.output, Floats) else torch.float32
+        number = _SIGNS if isinstance(self.output, Signs) else _number(dtype, _FLOATS)
         nothing = torch.empty(0, device=device), torch.empty(0, dtype=torch.int32, device=device)
         return (*clamped, number, *nothing, 0, 0)
 
