@@ -75,9 +75,9 @@ inline void finish(const BinaryProducts& call, const __m256i (&total)[2], int64_
   const __m256i differences = _mm256_blend_epi32(_mm256_permutevar8x32_epi32(total[0], even),
                                                  _mm256_permutevar8x32_epi32(total[1], even), 0xf0);
   const __m256i base =
-      _mm256_loadu_si256(reinterpret_cast<const __m256i*>(call.bases + call.classes[m] * call.base_row + n));
+      _mm256_loadu_si256(reinterpret_cast<const __m256i*>(call.bases + call.rows[m].base + n));
   const __m256i exact = _mm256_sub_epi32(base, _mm256_mullo_epi32(differences, _mm256_set1_epi32(call.step)));
-  const __m256 scale = _mm256_mul_ps(_mm256_set1_ps(call.x_scales[m]), _mm256_loadu_ps(call.w_scales + n));
+  const __m256 scale = _mm256_mul_ps(_mm256_set1_ps(call.x_scales[m * call.x_scale_row]), _mm256_loadu_ps(call.w_scales + n));
   __m256 y = _mm256_mul_ps(_mm256_cvtepi32_ps(exact), scale);
   if (call.bias != nullptr) {
     y = _mm256_add_ps(y, _mm256_loadu_ps(call.bias + n));
@@ -98,7 +98,11 @@ void tile(const BinaryProducts& call, int64_t m, int64_t panel) {
   }
   for (int64_t plane = 0; plane < call.planes; ++plane) {
     const uint64_t* w = call.panels + panel * call.words * kStep;
-    const uint64_t* row = call.x + m * call.x_row + plane * call.x_plane;
+    const uint64_t* rows[Rows];
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) {
+      rows[r] = call.x + call.rows[m + r].word + plane * call.x_plane;
+    }
     for (int64_t first = 0; first < call.words; first += kWordsOfByte) {
       const int64_t end = first + kWordsOfByte < call.words ? first + kWordsOfByte : call.words;
       __m256i bytes[Rows][2];
@@ -107,13 +111,13 @@ void tile(const BinaryProducts& call, int64_t m, int64_t panel) {
         bytes[r][0] = bytes[r][1] = zero;
       }
       for (int64_t k = first; k < end; ++k, w += kStep) {
-        const uint64_t* x = row + call.offsets[k];
+        const int64_t offset = call.offsets[k];
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
           const __m256i sign = load(w + 4 * half);
 #pragma GCC unroll 4
           for (int r = 0; r < Rows; ++r) {
-            const __m256i word = _mm256_set1_epi64x(static_cast<long long>(x[r * call.x_row]));
+            const __m256i word = _mm256_set1_epi64x(static_cast<long long>(rows[r][offset]));
             __m256i difference = _mm256_xor_si256(word, sign);
             if (HasMasks) {
               difference = _mm256_and_si256(difference, load(w + 8 + 4 * half));

@@ -100,106 +100,144 @@ inline void add_differences(__m512i& total, __m512i x, __m512i sign, __m512i mas
   asm("vpopcntq %1, %1\n\tvpaddq %1, %0, %0" : "+v"(total), "+v"(difference));
 }
 
+// The differences where nothing has been added up.
+inline __m512i differences_of(__m512i x, __m512i sign) { return _mm512_popcnt_epi64(_mm512_xor_si512(x, sign)); }
+
+inline __m512i differences_of(__m512i x, __m512i sign, __m512i mask) {
+  return _mm512_popcnt_epi64(_mm512_ternarylogic_epi64(x, sign, mask, 0x28));
+}
+
+inline __m512i joined_halves(__m512i first, __m512i second) {
+  const __m512i low_halves = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  return _mm512_permutex2var_epi32(first, low_halves, second);
+}
+
+inline __m512 scaled(__m512i base, __m512i stepped, __m512 scale) {
+  return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(base, stepped)), scale);
+}
+
 // The results of two neighbouring panels (or of one: then `real` has none of the second) for some rows.
 template <int Rows>
 inline void finish(const BinaryProducts& call, const __m512i (&first)[Rows], const __m512i (&second)[Rows], int64_t m,
                    int64_t n, __mmask16 real) {
-  const __m512i low_halves = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i step = _mm512_set1_epi32(call.step);
   const __m512 w_scale = _mm512_maskz_loadu_ps(real, call.w_scales + n);
-  const __m512 bias = call.bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(real, call.bias + n);
+  const bool has_bias = call.bias != nullptr;
+  const __m512 bias = has_bias ? _mm512_maskz_loadu_ps(real, call.bias + n) : _mm512_setzero_ps();
 #pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r) {
-    const __m512i differences = _mm512_permutex2var_epi32(first[r], low_halves, second[r]);
-    const __m512i base = _mm512_maskz_loadu_epi32(real, call.bases + call.classes[m + r] * call.base_row + n);
-    const __m512i exact = _mm512_sub_epi32(base, _mm512_mullo_epi32(differences, step));
-    const __m512 scale = _mm512_mul_ps(_mm512_set1_ps(call.x_scales[m + r]), w_scale);
-    __m512 y = _mm512_mul_ps(_mm512_cvtepi32_ps(exact), scale);
-    if (call.bias != nullptr) {
-      y = _mm512_add_ps(y, bias);
-    }
-    _mm512_mask_storeu_ps(call.y + (m + r) * call.y_row + n, real, y);
+    const __m512i base = _mm512_maskz_loadu_epi32(real, call.bases + call.rows[m + r].base + n);
+    const __m512 scale = _mm512_mul_ps(_mm512_set1_ps(call.x_scales[(m + r) * call.x_scale_row]), w_scale);
+    const __m512 y = scaled(base, _mm512_mullo_epi32(joined_halves(first[r], second[r]), step), scale);
+    _mm512_mask_storeu_ps(call.y + (m + r) * call.y_row + n, real, has_bias ? _mm512_add_ps(y, bias) : y);
   }
 }
 
-template <int Rows, int Panels, bool HasMasks>
-inline __attribute__((always_inline)) void tile(const BinaryProducts& call, int64_t m, int64_t panel) {
+// The same for whole panels and one scale of x, of so few bits that 16 bits hold their count.
+template <int Rows, bool HasBias>
+inline void finish_fast(const BinaryProducts& call, const __m512i (&first)[Rows], const __m512i (&second)[Rows],
+                         int64_t m, int64_t n) {
+  const __m512i step = _mm512_set1_epi32(call.step);  // each lane a step and 0, by halves
+  const int32_t* const bases = call.bases + n;
+  const BinaryRow* const rows = call.rows + m;
+  const __m512 scale = _mm512_mul_ps(_mm512_set1_ps(*call.x_scales), _mm512_loadu_ps(call.w_scales + n));
+  const __m512 bias = HasBias ? _mm512_loadu_ps(call.bias + n) : scale;
+  const int64_t y_row = call.y_row;
+  float* result = call.y + m * y_row + n;
+#pragma GCC unroll 8
+  for (int r = 0; r < Rows; ++r, result += y_row) {
+    const __m512i base = _mm512_loadu_si512(bases + rows[r].base);
+    const __m512 y = scaled(base, _mm512_madd_epi16(joined_halves(first[r], second[r]), step), scale);
+    _mm512_storeu_ps(result, HasBias ? _mm512_add_ps(y, bias) : y);
+  }
+}
+
+// Adds up some words of a plane of some rows of x and panels; `Begins`: with the first, where nothing is added up yet.
+template <bool Begins, int Rows, int Panels, bool HasMasks>
+inline __attribute__((always_inline)) void accumulate(const BinaryProducts& call, int64_t m, int64_t panel,
+                                                      int64_t plane, __m512i (&total)[Panels][Rows]) {
   constexpr int64_t kStep = HasMasks ? 16 : 8;
-  __m512i total[Panels][Rows];
+  const int64_t between = call.words * kStep;
+  const uint64_t* w = call.panels + panel * between;
+  const uint64_t* rows[Rows];
 #pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r) {
+    rows[r] = call.x + call.rows[m + r].word + plane * call.x_plane;
+  }
+  const int64_t* offset = call.offsets;
+  const int64_t* const end = offset + call.words;
+  const auto add_word = [&](auto add) __attribute__((always_inline)) {
+    __m512i sign[Panels], mask[HasMasks ? Panels : 1];
 #pragma GCC unroll 4
     for (int p = 0; p < Panels; ++p) {
-      total[p][r] = _mm512_setzero_si512();
+      sign[p] = _mm512_loadu_si512(w + p * between);
+      if (HasMasks) {
+        mask[p] = _mm512_loadu_si512(w + p * between + 8);
+      }
     }
-  }
-  const int64_t between = call.words * kStep;
-  for (int64_t plane = 0; plane < call.planes; ++plane) {
-    const uint64_t* w = call.panels + panel * between;
-    const uint64_t* row = call.x + m * call.x_row + plane * call.x_plane;
-    for (int64_t k = 0; k < call.words; ++k, w += kStep) {
-      const uint64_t* x = row + call.offsets[k];
-      __m512i sign[Panels], mask[HasMasks ? Panels : 1];
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) {
+      const __m512i word = _mm512_set1_epi64(static_cast<long long>(rows[r][*offset]));
 #pragma GCC unroll 4
       for (int p = 0; p < Panels; ++p) {
-        sign[p] = _mm512_loadu_si512(w + p * between);
-        if (HasMasks) {
-          mask[p] = _mm512_loadu_si512(w + p * between + 8);
-        }
-      }
-#pragma GCC unroll 8
-      for (int r = 0; r < Rows; ++r) {
-        const __m512i word = _mm512_set1_epi64(static_cast<long long>(x[r * call.x_row]));
-#pragma GCC unroll 4
-        for (int p = 0; p < Panels; ++p) {
-          if (HasMasks) {
-            add_differences(total[p][r], word, sign[p], mask[p]);
-          } else {
-            add_differences(total[p][r], word, sign[p]);
-          }
+        if constexpr (HasMasks) {
+          add(total[p][r], word, sign[p], mask[p]);
+        } else {
+          add(total[p][r], word, sign[p]);
         }
       }
     }
+    ++offset;
+    w += kStep;
+  };
+  if (Begins) {
+    add_word([](__m512i& sum, auto... bits) __attribute__((always_inline)) { sum = differences_of(bits...); });
   }
+  while (offset != end) {
+    add_word([](__m512i& sum, auto... bits) __attribute__((always_inline)) { add_differences(sum, bits...); });
+  }
+}
+
+// Apart: a loop over tiles would keep in registers what the sums need them for.
+template <int Rows, int Panels, bool HasMasks>
+__attribute__((noinline)) void tile(const BinaryProducts& call, int64_t m, int64_t panel) {
+  __m512i total[Panels][Rows];
+  accumulate<true, Rows, Panels, HasMasks>(call, m, panel, 0, total);
+  for (int64_t plane = 1; plane < call.planes; ++plane) {
+    accumulate<false, Rows, Panels, HasMasks>(call, m, panel, plane, total);
+  }
+  const bool fast = Panels > 1 && call.outputs >= 8 * (panel + Panels) && call.x_scale_row == 0 &&
+                    call.planes * call.words * 64 < (1 << 15);
 #pragma GCC unroll 2
   for (int p = 0; p < Panels; p += 2) {
     constexpr bool kAlone = Panels == 1;
-    const __mmask16 real = first_lanes(call.outputs - 8 * (panel + p));
-    finish<Rows>(call, total[p], total[kAlone ? p : p + 1], m, 8 * (panel + p), kAlone ? real & 0xff : real);
+    const __m512i(&second)[Rows] = total[kAlone ? p : p + 1];
+    const int64_t n = 8 * (panel + p);
+    if (!fast) {
+      const __mmask16 real = first_lanes(call.outputs - n);
+      finish<Rows>(call, total[p], second, m, n, kAlone ? real & 0xff : real);
+    } else if (call.bias != nullptr) {
+      finish_fast<Rows, true>(call, total[p], second, m, n);
+    } else {
+      finish_fast<Rows, false>(call, total[p], second, m, n);
+    }
   }
 }
 
 template <int Rows, int Panels, bool HasMasks>
-__attribute__((noinline)) void tile_apart(const BinaryProducts& given, int64_t m, int64_t panel) {
-  const BinaryProducts call = given;
-  tile<Rows, Panels, HasMasks>(call, m, panel);
-}
-
-// Many accumulators leave no registers for what a loop over tiles would keep in them; tiles of few gain by it.
-template <int Rows, int Panels, bool HasMasks>
-inline void one_tile(const BinaryProducts& call, int64_t m, int64_t panel) {
-  if constexpr (Panels > 2) {
-    tile_apart<Rows, Panels, HasMasks>(call, m, panel);
-  } else {
-    tile<Rows, Panels, HasMasks>(call, m, panel);
-  }
-}
-
-template <int Rows, int Panels, bool HasMasks>
-void panels(const BinaryProducts& given, int64_t first_row, int64_t end_row, int64_t panel) {
-  const BinaryProducts call = given;  // as above
+void panels(const BinaryProducts& call, int64_t first_row, int64_t end_row, int64_t panel) {
   int64_t m = first_row;
   for (; m + Rows <= end_row; m += Rows) {
-    one_tile<Rows, Panels, HasMasks>(call, m, panel);
+    tile<Rows, Panels, HasMasks>(call, m, panel);
   }
   for (; Rows > 4 && m + 4 <= end_row; m += 4) {
-    one_tile<4, Panels, HasMasks>(call, m, panel);
+    tile<4, Panels, HasMasks>(call, m, panel);
   }
   for (; m + 2 <= end_row; m += 2) {
-    one_tile<2, Panels, HasMasks>(call, m, panel);
+    tile<2, Panels, HasMasks>(call, m, panel);
   }
   for (; m < end_row; ++m) {
-    one_tile<1, Panels, HasMasks>(call, m, panel);
+    tile<1, Panels, HasMasks>(call, m, panel);
   }
 }
 

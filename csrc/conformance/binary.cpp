@@ -80,23 +80,26 @@ bool binary_agrees(const subbyte::Kernels& kernels, Random& random) {
   call.has_masks = random() % 2 == 0;
   call.step = static_cast<std::int32_t>(between(random, 1, 3));
   const std::int64_t panels = (call.outputs + 7) / 8;
-  // Rows lie side by side, word by word, or one after another.
+  // Rows lie side by side, word by word, or one after another; some are read twice, some never.
   const bool strided = random() % 2 == 0;
-  call.x_row = strided ? 1 : call.words * call.planes;
   call.x_plane = strided ? rows * call.words : call.words;
+  std::vector<subbyte::BinaryRow> starts;
+  for (std::int64_t m = 0; m < rows; ++m) {
+    starts.push_back({between(random, 0, rows - 1) * (strided ? 1 : call.words * call.planes),
+                      between(random, 0, classes - 1) * panels * 8});
+  }
   std::vector<std::int64_t> offsets;
   for (std::int64_t k = 0; k < call.words; ++k) {
     offsets.push_back(strided ? k * rows : k);
   }
   const Words x = random_words(random, rows * call.words * call.planes);
   const Words w = random_words(random, panels * call.words * 8 * (call.has_masks ? 2 : 1));
-  call.base_row = panels * 8;
-  const auto bases = random_integers(random, classes * call.base_row, -(1 << 20), 1 << 20);
-  const auto row_classes = random_integers(random, rows, 0, classes - 1);
+  const auto bases = random_integers(random, classes * panels * 8, -(1 << 20), 1 << 20);
   const auto x_scales = random_floats(random, rows), w_scales = random_floats(random, panels * 8);
   const auto bias = random_floats(random, panels * 8);
-  call.x = x.data(), call.offsets = offsets.data(), call.panels = w.data(), call.bases = bases.data();
-  call.classes = row_classes.data(), call.x_scales = x_scales.data(), call.w_scales = w_scales.data();
+  call.x = x.data(), call.rows = starts.data(), call.offsets = offsets.data(), call.panels = w.data(), call.bases = bases.data();
+  call.x_scales = x_scales.data(), call.w_scales = w_scales.data();
+  call.x_scale_row = static_cast<std::int64_t>(random() % 2);
   call.bias = random() % 2 == 0 ? bias.data() : nullptr;
   call.y_row = call.outputs;
   std::vector<float> want(static_cast<std::size_t>(rows * call.outputs)), got(want.size());

@@ -16,10 +16,15 @@ struct Thresholding {
   int64_t word_row, word_step;
 };
 
+// Where a row begins: in the words of x and in the bases.
+struct BinaryRow {
+  int64_t word, base;
+};
+
 // Several rows of bits times several outputs.
 //
 //   y[m, n] = float(t[m, n]) * (x_scale[m] * w_scale[n])  [+ bias[n]]
-//   t[m, n] = base[class of m][n] - step * (sum over planes, words and bits of (x ^ sign[n]) & mask[n])
+//   t[m, n] = base of m and n - step * (sum over planes, words and bits of (x ^ sign[n]) & mask[n])
 //             (modulo 2^32)
 //
 // Each product and each sum of floats is rounded by itself. A row of x has one or more planes of bits, which all meet
@@ -27,16 +32,16 @@ struct Thresholding {
 // lie those of the eight masks, where there are masks.
 struct BinaryProducts {
   int64_t outputs, planes, words;  // words: of one plane
-  const uint64_t* x;               // word k of plane p of row m: x[m * x_row + p * x_plane + offsets[k]]
-  int64_t x_row, x_plane;
+  const uint64_t* x;               // word k of plane p of row m: x[rows[m].word + p * x_plane + offsets[k]]
+  int64_t x_plane;
   const int64_t* offsets;          // [words]
   const uint64_t* panels;          // [panels, words, 8], or [panels, words, 2, 8]
   bool has_masks;
   int32_t step;
-  const int32_t* bases;            // that of output n in class c: bases[c * base_row + n], for whole panels of outputs
-  int64_t base_row;
-  const int32_t* classes;          // [rows]
-  const float* x_scales;           // [rows]
+  const int32_t* bases;            // that of row m and output n: bases[rows[m].base + n], for whole panels of outputs
+  const BinaryRow* rows;           // [rows]
+  const float* x_scales;           // that of row m: x_scales[m * x_scale_row]
+  int64_t x_scale_row;             // 0 or 1
   const float* w_scales;           // [8 * panels]
   const float* bias;               // [8 * panels], or null
   float* y;                        // y[m * y_row + n]

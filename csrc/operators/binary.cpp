@@ -21,11 +21,18 @@ float float_of(std::int64_t number) {
 
 constexpr std::int64_t kInfinity = 0x7f800000;
 
-void check_tensor(Tensor& tensor, const std::string& what, std::int32_t dtype, std::int64_t count) {
-  require(tensor.on_cpu(), what + " must be on the CPU");
-  require(tensor.dtype() == dtype, what + " has the wrong dtype");
-  require(tensor.count() == count,
-          what + " has " + std::to_string(tensor.count()) + " elements; it takes " + std::to_string(count));
+// Words are put together only where something does not fit: a small layer is called in less time.
+void check_tensor(Tensor& tensor, const char* name, const char* what, std::int32_t dtype, std::int64_t count) {
+  const auto refuse = [&](const std::string& why) { require(false, std::string(name) + ": the " + what + " " + why); };
+  if (!tensor.on_cpu()) {
+    refuse("must be on the CPU");
+  }
+  if (tensor.dtype() != dtype) {
+    refuse("has the wrong dtype");
+  }
+  if (tensor.count() != count) {
+    refuse("has " + std::to_string(tensor.count()) + " elements; it takes " + std::to_string(count));
+  }
   tensor = std::move(tensor).contiguous();
 }
 
@@ -56,26 +63,30 @@ BinaryArguments BinaryArguments::from_stack(const StackValue* stack) {
 void BinaryArguments::check(const char* name, std::int64_t padded, std::int64_t words, std::int64_t taps,
                             std::int64_t x_parameters) {
   const TorchApi& api = torch_api();
-  const std::string start = std::string(name) + ": ";
-  require(levels.count == 2 || levels.count == 3, start + "x has two or three levels");
-  require(levels.low < levels.high && levels.low >= -128 && levels.high <= 128 &&
-              (levels.high - levels.low) % (levels.count - 1) == 0,
-          start + "the levels of x are evenly spaced whole numbers within -128..128");
-  require(!levels.rounds || levels.step() == 1, start + "levels that are rounded to are neighbours");
-  check_tensor(weight, start + "the packed weight", api.dtype_int64(), product_of({padded, words, has_masks ? 2 : 1}, start + "the packed weight"));
-  check_tensor(weight_scale, start + "the weight's scale", api.dtype_float32(), padded);
-  check_tensor(weight_sums, start + "the weight's sums", api.dtype_int32(),
-               product_of({padded, taps}, start + "the weight"));
-  check_tensor(weight_ones, start + "the weight's ones", api.dtype_int32(), padded);
-  check_tensor(bias, start + "the bias", api.dtype_float32(), bias.count() == 0 ? 0 : padded);
-  check_tensor(x_scale, start + "the scale of x", api.dtype_float32(), x_scale.count() == 1 ? 1 : x_parameters);
-  check_tensor(x_zero_point, start + "the zero point of x", api.dtype_int32(), x_scale.count());
-  for (std::int64_t i = 0; i < x_scale.count(); ++i) {
-    const float scale = x_scale.data<float>()[i];
-    const std::int32_t zero_point = x_zero_point.data<std::int32_t>()[i];
-    require(std::isfinite(scale) && scale > 0, start + "the scale of x is no positive number");
-    require(levels.rounds ? zero_point >= levels.low && zero_point <= levels.high : zero_point == 0,
-            start + "the zero point of x is no code");
+  const auto hold = [name](bool holds, const char* what) {
+    if (!holds) {
+      require(false, std::string(name) + ": " + what);
+    }
+  };
+  hold(levels.count == 2 || levels.count == 3, "x has two or three levels");
+  hold(levels.low < levels.high && levels.low >= -128 && levels.high <= 128 &&
+           (levels.high - levels.low) % (levels.count - 1) == 0,
+       "the levels of x are evenly spaced whole numbers within -128..128");
+  hold(!levels.rounds || levels.step() == 1, "levels that are rounded to are neighbours");
+  const std::int64_t scales = x_scale.count();
+  check_tensor(weight, name, "packed weight", api.dtype_int64(), product_of({padded, words, has_masks ? 2 : 1}, name));
+  check_tensor(weight_scale, name, "weight's scale", api.dtype_float32(), padded);
+  check_tensor(weight_sums, name, "weight's sums", api.dtype_int32(), product_of({padded, taps}, name));
+  check_tensor(weight_ones, name, "weight's ones", api.dtype_int32(), padded);
+  check_tensor(bias, name, "bias", api.dtype_float32(), bias.count() == 0 ? 0 : padded);
+  check_tensor(x_scale, name, "scale of x", api.dtype_float32(), scales == 1 ? 1 : x_parameters);
+  check_tensor(x_zero_point, name, "zero point of x", api.dtype_int32(), scales);
+  const float* scale = x_scale.data<float>();
+  const std::int32_t* zero_point = x_zero_point.data<std::int32_t>();
+  for (std::int64_t i = 0; i < scales; ++i) {
+    hold(std::isfinite(scale[i]) && scale[i] > 0, "the scale of x is no positive number");
+    hold(levels.rounds ? zero_point[i] >= levels.low && zero_point[i] <= levels.high : zero_point[i] == 0,
+         "the zero point of x is no code");
   }
 }
 

@@ -1,306 +1,310 @@
-// binary_conv2d: images of floats quantized to two or three levels, times kernels of -1, 0 and +1.
+// binary_conv2d: images quantized to two or three levels, times kernels of -1, 0 and +1; binary_conv2d_packed: images
+// whose bits are packed already.
 //
-// The image becomes words of bits, padded, once; every output then reads its words where they lie. A padded pixel has
+// Rows of an image become words of bits, padded; every output then reads its words where they lie. A padded pixel has
 // bits of 0, as has the lowest level, and is worth 0: what sums begin with leaves out the weights that meet padding.
 #include <algorithm>
 #include <atomic>
-#include <limits>
 #include <memory>
 #include <utility>
 
 #include "../isa.h"
 #include "binary.h"
+#include "binary_image.h"
 #include "binary_shape.h"
 #include "epilogue.h"
 #include "operators.h"
 #include "require.h"
+#include "spread_nans.h"
 #include "transposed.h"
 
 namespace subbyte {
 namespace {
 
-// Floats that a thread compares at least, and words that it multiplies.
-constexpr std::int64_t kGrain = 1 << 13;
+// Words that a thread multiplies at least, and the outputs of a channel that it computes at once: they stay near.
 constexpr std::int64_t kWordsOfThread = 1 << 12;
+constexpr std::int64_t kBlock = 96;
 
-// A tensor of four axes whose channels are the first of each image, or the last.
-struct Layout {
-  std::int64_t image, channel, row, column;  // strides
+// Floats that a thread looks at for a NaN at least.
+constexpr std::int64_t kFloatsOfThread = 1 << 15;
 
-  Layout(std::int64_t channels, std::int64_t rows, std::int64_t columns, bool channels_last)
-      : image(channels * rows * columns),
-        channel(channels_last ? 1 : rows * columns),
-        row(channels_last ? columns * channels : columns),
-        column(channels_last ? channels : 1) {}
+// A line of the cache: what is read by vectors begins with one.
+constexpr std::size_t kLine = 16;
+struct alignas(64) Line {
+  std::int32_t values[kLine];
 };
 
-// One call: what it computes with, and the image as words.
 class BinaryConvolution {
  public:
-  BinaryConvolution(const BinaryShape& shape, const BinaryArguments& arguments, bool channels_last)
+  BinaryConvolution(const BinaryShape& shape, const BinaryArguments& arguments, const BinaryImage& source,
+                    Results& results, bool channels_last)
       : shape_(shape),
         arguments_(arguments),
-        planes_(arguments.levels.planes()),
+        source_(source),
+        results_(results),
         channels_last_(channels_last),
-        from_(shape.channels, shape.window.height.size, shape.window.width.size, channels_last),
-        to_(shape.outputs, shape.window.height.outputs(), shape.window.width.outputs(), channels_last),
+        planes_(arguments.levels.planes()),
+        panels_(divided_up(shape.group_outputs(), kBinaryPanel)),
         row_classes_(shape.window.height),
         column_classes_(shape.window.width),
-        panels_(divided_up(shape.group_outputs(), kBinaryPanel)),
-        taps_of_word_(shape.taps_of_word()) {}
+        offsets_(shape.offsets()) {
+    product_of({shape.images, words_of_image()}, "binary_conv2d: the padded x");  // refused before threads begin
+    for (std::int64_t column = 0; column < shape.window.width.outputs(); ++column) {
+      const std::int32_t base = column_classes_.of_position[static_cast<std::size_t>(column)];
+      column_starts_.push_back({column * shape.window.width.stride, base * outputs_of_bases()});
+    }
+  }
 
-  void prepare(const float* x) {
-    write_image(x);
+  void run() {
     write_bases();
-  }
-
-  // A NaN has no level; what it makes NaN is known when all is there.
-  bool any_nan() const { return any_nan_; }
-
-  void run(const float* x, Results& results) {
-    multiply(results.floats(), results.epilogue());
-    if (any_nan_) {
-      spread_nans(x, results.floats());
-    }
-  }
-
- private:
-  // Words of one image: for each plane, group and channel word, padded rows of pixels.
-  std::int64_t image_stride() const { return planes_ * plane_stride(); }
-  std::int64_t plane_stride() const { return shape_.groups * group_stride(); }
-  std::int64_t group_stride() const { return shape_.words_of_pixel() * shape_.image_words(); }
-  std::int64_t outputs_padded() const { return panels_ * kBinaryPanel; }
-
-  void write_image(const float* x) {
-    for (std::int64_t plane = 0; plane < planes_; ++plane) {
-      thresholds_.push_back(arguments_.levels.threshold(plane, *arguments_.x_scale.data<float>(),
-                                                        *arguments_.x_zero_point.data<std::int32_t>()));
-    }
-    const std::int64_t count = product_of({shape_.images, planes_, shape_.groups, shape_.words_of_pixel(),
-                                           shape_.window.height.padded(), shape_.window.width.padded()},
-                                          "binary_conv2d: the padded x");
-    words_.reset(new std::uint64_t[static_cast<std::size_t>(count)]);
-    const std::int64_t rows = shape_.window.height.padded(), floats = shape_.channels * shape_.window.width.size;
-    in_parallel(shape_.images * rows, divided_up(kGrain, floats), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        write_row(x, i / rows, i % rows);
-      }
-      // In a loop of its own: what was written word by word is then ready to be read by vectors.
-      for (std::int64_t i = begin; taps_of_word_ > 1 && i < end; ++i) {
-        join_taps(i / rows, i % rows);
+    const std::int64_t rows = shape_.window.height.outputs();
+    const std::int64_t work = shape_.window.width.outputs() * shape_.words() * planes_ * panels_ * shape_.groups;
+    in_parallel(shape_.images * rows, divided_up(kWordsOfThread, work), [&](std::int64_t begin, std::int64_t end) {
+      const std::unique_ptr<std::uint64_t[]> words(new std::uint64_t[static_cast<std::size_t>(words_of_image())]);
+      std::vector<float> scratch;
+      for (std::int64_t next; begin < end; begin = next) {
+        const std::int64_t image = begin / rows;
+        next = std::min(end, (image + 1) * rows);
+        write_words(image, begin - image * rows, next - image * rows, words.get());
+        multiply(image, begin - image * rows, next - image * rows, words.get(), scratch);
       }
     });
   }
 
-  void write_row(const float* x, std::int64_t image, std::int64_t row) {
-    const std::int64_t width = shape_.window.width.padded(), from_row = row - shape_.window.height.padding;
-    const bool is_padding = from_row < 0 || from_row >= shape_.window.height.size;
-    for (std::int64_t part = 0; part < planes_ * shape_.groups; ++part) {
-      const std::int64_t plane = part / shape_.groups, group = part % shape_.groups;
-      std::uint64_t* words = words_.get() + image * image_stride() + part * group_stride() + row * width;
-      for (std::int64_t word = 0; word < shape_.words_of_pixel(); ++word) {
-        std::uint64_t* pixels = words + word * shape_.image_words();
-        std::fill(pixels, pixels + (is_padding ? width : shape_.window.width.padding), 0);
-        std::fill(pixels + width - shape_.window.width.padding, pixels + width, 0);
-      }
-      if (is_padding) {
-        continue;
-      }
-      const float* floats = x + image * from_.image + from_row * from_.row;
-      write_pixels(floats + group * shape_.group_channels() * from_.channel, thresholds_[static_cast<std::size_t>(plane)],
-                   words + shape_.window.width.padding);
-    }
+ private:
+  // Words of one image: for each plane, group and channel word, padded rows of pixels.
+  std::int64_t words_of_image() const {
+    return product_of({shape_.groups * planes_ * shape_.words_of_pixel(), shape_.window.height.padded(),
+                       shape_.window.width.padded()},
+                      "binary_conv2d: the padded x");
   }
+  std::int64_t plane_stride() const { return shape_.groups * group_stride(); }
+  std::int64_t group_stride() const { return shape_.words_of_pixel() * shape_.image_words(); }
+  std::int64_t outputs_padded() const { return panels_ * kBinaryPanel; }
+  std::int64_t outputs_of_bases() const { return shape_.groups * outputs_padded(); }
 
-  void join_taps(std::int64_t image, std::int64_t row) const {
-    const std::int64_t width = shape_.window.width.padded();
-    std::uint64_t* words = words_.get() + image * image_stride() + row * width;
-    for (std::int64_t part = 0; part < planes_ * shape_.groups; ++part, words += group_stride()) {
-      chosen_isa().kernels.binary->join(words, width, taps_of_word_, shape_.window.width.dilation,
-                                        shape_.group_channels());
-    }
-  }
-
-  void write_pixels(const float* floats, float threshold, std::uint64_t* words) {
-    const Thresholding call = {shape_.window.width.size, shape_.group_channels(), floats, from_.column, from_.channel,
-                               &threshold, 0, words, 1, shape_.image_words()};
-    chosen_isa().kernels.binary->threshold(call);
-    for (std::int64_t i = 0; arguments_.levels.rounds && i < (channels_last_ ? call.rows : call.count); ++i) {
-      const bool found = channels_last_ ? has_nan(floats + i * call.x_row, call.count)
-                                        : has_nan(floats + i * call.x_step, call.rows);
-      if (found) {
-        any_nan_ = true;
-      }
-    }
-  }
-
-  // What the sums of each class of positions begin with.
+  // What sums of each class of places begin with.
   void write_bases() {
-    const std::int64_t outputs = shape_.groups * outputs_padded();
+    const std::int64_t outputs = outputs_of_bases();
     const auto* sums = arguments_.weight_sums.data<std::int32_t>();
-    std::vector<std::int32_t> total(static_cast<std::size_t>(outputs));
-    const std::size_t classes = row_classes_.ranges.size() * column_classes_.ranges.size();
-    bases_.resize(classes * total.size());
-    std::int32_t* base = bases_.data();
+    std::vector<std::uint32_t> total(static_cast<std::size_t>(outputs));  // of whatever is given: they may wrap
+    const std::size_t count = row_classes_.ranges.size() * column_classes_.ranges.size() * total.size();
+    bases_.resize((count + kLine - 1) / kLine);
+    std::int32_t* base = bases_.data()->values;
     for (const TapClasses::Range& rows : row_classes_.ranges) {
       for (const TapClasses::Range& columns : column_classes_.ranges) {
-        std::fill(total.begin(), total.end(), 0);
+        std::fill(total.begin(), total.end(), 0u);
         for (std::int64_t row = rows.first; row < rows.end; ++row) {
           for (std::int64_t column = columns.first; column < columns.end; ++column) {
             const std::int32_t* tap = sums + (row * shape_.window.width.kernel + column) * outputs;
-            for (std::int64_t n = 0; n < outputs; ++n) {
-              std::int32_t& sum = total[static_cast<std::size_t>(n)];  // of whatever is given: it may wrap
-              sum = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum) + static_cast<std::uint32_t>(tap[n]));
+            for (std::size_t n = 0; n < total.size(); ++n) {
+              total[n] += static_cast<std::uint32_t>(tap[n]);
             }
           }
         }
-        arguments_.write_base(total.data(), arguments_.weight_ones.data<std::int32_t>(),
+        arguments_.write_base(reinterpret_cast<const std::int32_t*>(total.data()),
+                              arguments_.weight_ones.data<std::int32_t>(),
                               *arguments_.x_zero_point.data<std::int32_t>(), outputs, base);
         base += outputs;
       }
     }
   }
 
-  void multiply(float* y, Epilogue* epilogue) const {
-    const std::vector<std::int64_t> offsets = shape_.offsets();
-    const std::vector<float> scales(column_classes_.of_position.size(), *arguments_.x_scale.data<float>());
-    BinaryProducts call{};
-    call.outputs = shape_.group_outputs(), call.planes = planes_, call.words = shape_.words();
-    call.x_row = shape_.window.width.stride, call.x_plane = plane_stride(), call.offsets = offsets.data();
-    call.has_masks = arguments_.has_masks, call.step = static_cast<std::int32_t>(arguments_.levels.step());
-    call.classes = column_classes_.of_position.data(), call.x_scales = scales.data();
-    const std::int64_t rows = shape_.window.height.outputs(), parts = shape_.images * rows * shape_.groups;
-    const std::int64_t work = shape_.window.width.outputs() * call.words * call.planes * panels_;
-    in_parallel(parts, divided_up(kWordsOfThread, work), [&](std::int64_t begin, std::int64_t end) {
-      std::vector<float> scratch;
-      for (std::int64_t part = begin; part < end; ++part) {
-        multiply_row(call, part / shape_.groups / rows, part / shape_.groups % rows, part % shape_.groups, y, epilogue, scratch);
+  // The words that some rows of outputs read.
+  void write_words(std::int64_t image, std::int64_t first, std::int64_t end, std::uint64_t* words) const {
+    const Axis& height = shape_.window.height;
+    const std::int64_t begin = first * height.stride;
+    const std::int64_t last = (end - 1) * height.stride + (height.kernel - 1) * height.dilation;
+    for (std::int64_t row = begin; row <= last; ++row) {
+      write_row(image, row, words + row * shape_.window.width.padded());
+    }
+    // In a loop of its own: what was written word by word is then ready to be read by vectors.
+    for (std::int64_t row = begin; shape_.taps_of_word() > 1 && row <= last; ++row) {
+      for (std::int64_t part = 0; part < planes_ * shape_.groups; ++part) {
+        chosen_isa().kernels.binary->join(words + part * group_stride() + row * shape_.window.width.padded(),
+                                          shape_.window.width.padded(), shape_.taps_of_word(),
+                                          shape_.window.width.dilation, shape_.group_channels());
       }
-    });
+    }
   }
 
-  // One row of outputs of one group.
-  void multiply_row(BinaryProducts call, std::int64_t image, std::int64_t row, std::int64_t group, float* y,
-                    Epilogue* epilogue, std::vector<float>& scratch) const {
-    const std::int64_t first = group * outputs_padded(), columns = shape_.window.width.outputs();
-    const std::int64_t all = shape_.groups * outputs_padded();
-    call.x = words_.get() + image * image_stride() + group * group_stride() +
-             row * shape_.window.height.stride * shape_.window.width.padded();
+  void write_row(std::int64_t image, std::int64_t row, std::uint64_t* words) const {
+    const Axis &height = shape_.window.height, &width = shape_.window.width;
+    const std::int64_t from = row - height.padding;
+    const bool is_padding = from < 0 || from >= height.size;
+    for (std::int64_t part = 0; part < planes_ * shape_.groups; ++part, words += group_stride()) {
+      for (std::int64_t word = 0; word < shape_.words_of_pixel(); ++word) {
+        std::uint64_t* pixels = words + word * shape_.image_words();
+        std::fill_n(pixels, is_padding ? width.padded() : width.padding, 0);
+        std::fill_n(pixels + width.padding + width.size, is_padding ? 0 : width.padding, 0);
+      }
+      if (!is_padding) {
+        source_.write(image, part / shape_.groups, part % shape_.groups, from, words + width.padding);
+      }
+    }
+  }
+
+  void multiply(std::int64_t image, std::int64_t first, std::int64_t end, const std::uint64_t* words,
+                std::vector<float>& scratch) const {
+    const std::int64_t columns = shape_.window.width.outputs();
+    BinaryRow starts[kBlock];
+    for (std::int64_t place = first * columns; place < end * columns; place += kBlock) {
+      const std::int64_t count = std::min(kBlock, end * columns - place);
+      write_starts(place, count, starts);
+      for (std::int64_t group = 0; group < shape_.groups; ++group) {
+        multiply_block(words, starts, image, place, count, group, scratch);
+      }
+    }
+  }
+
+  // Where the words and bases of consecutive places begin.
+  void write_starts(std::int64_t place, std::int64_t count, BinaryRow* starts) const {
+    const Axis &height = shape_.window.height, &width = shape_.window.width;
+    const std::int64_t row_bases = static_cast<std::int64_t>(column_classes_.ranges.size()) * outputs_of_bases();
+    std::int64_t row = place / width.outputs(), column = place % width.outputs();
+    for (std::int64_t i = 0, run = 0; i < count; i += run, ++row, column = 0) {
+      run = std::min(width.outputs() - column, count - i);
+      const BinaryRow first = {row * height.stride * width.padded(),
+                               row_classes_.of_position[static_cast<std::size_t>(row)] * row_bases};
+      const BinaryRow* columns = column_starts_.data() + column;
+      for (std::int64_t j = 0; j < run; ++j) {
+        starts[i + j] = {first.word + columns[j].word, first.base + columns[j].base};
+      }
+    }
+  }
+
+  void multiply_block(const std::uint64_t* words, const BinaryRow* starts, std::int64_t image, std::int64_t place,
+                      std::int64_t count, std::int64_t group, std::vector<float>& scratch) const {
+    const std::int64_t first = group * outputs_padded(), places = shape_.places();
+    BinaryProducts call{};
+    call.outputs = shape_.group_outputs(), call.planes = planes_;
+    call.words = static_cast<std::int64_t>(offsets_.size());
+    call.x = words + group * group_stride(), call.rows = starts;
+    call.x_plane = plane_stride(), call.offsets = offsets_.data();
     call.panels = reinterpret_cast<const std::uint64_t*>(arguments_.weight.data<std::int64_t>()) +
-                  first * call.words * (call.has_masks ? 2 : 1);
-    const auto row_class = static_cast<std::int64_t>(row_classes_.of_position[static_cast<std::size_t>(row)]);
-    call.bases = bases_.data() + row_class * static_cast<std::int64_t>(column_classes_.ranges.size()) * all + first;
-    call.base_row = all;
+                  first * call.words * (arguments_.has_masks ? 2 : 1);
+    call.has_masks = arguments_.has_masks, call.step = static_cast<std::int32_t>(arguments_.levels.step());
+    call.bases = bases_.data()->values + first;
+    call.x_scales = arguments_.x_scale.data<float>(), call.x_scale_row = 0;
     call.w_scales = arguments_.weight_scale.data<float>() + first;
     call.bias = arguments_.bias.count() == 0 ? nullptr : arguments_.bias.data<float>() + first;
-    const std::int64_t offset = image * to_.image + row * to_.row + group * shape_.group_outputs() * to_.channel;
-    const bool is_direct = channels_last_ && epilogue == nullptr;
-    if (is_direct) {
-      call.y = y + offset, call.y_row = to_.column;
+    Epilogue* const epilogue = results_.epilogue();
+    if (channels_last_ && epilogue == nullptr) {
+      call.y = results_.floats() + (image * places + place) * shape_.outputs + group * call.outputs;
+      call.y_row = shape_.outputs;
     } else {
-      scratch.resize(static_cast<std::size_t>(columns * call.outputs));
+      scratch.resize(static_cast<std::size_t>(kBlock * call.outputs));
       call.y = scratch.data(), call.y_row = call.outputs;
     }
-    chosen_isa().kernels.binary->products(call, 0, columns, 0, panels_);
+    chosen_isa().kernels.binary->products(call, 0, count, 0, panels_);
     if (epilogue != nullptr) {
-      const std::int64_t place = (image * shape_.window.height.outputs() + row) * columns;
-      epilogue->write({scratch.data(), columns, call.outputs, call.outputs, place, group * call.outputs});
-    } else if (!is_direct) {
-      write_transposed(scratch.data(), columns, call.outputs, call.outputs, y + offset, to_.channel);
+      epilogue->write({scratch.data(), count, call.outputs, call.outputs, image * places + place, group * call.outputs});
+    } else if (!channels_last_) {
+      write_transposed(scratch.data(), count, call.outputs, call.outputs,
+                       results_.floats() + (image * shape_.outputs + group * call.outputs) * places + place, places);
     }
-  }
-
-  // A NaN that has no level makes every output NaN that reads it, as it would in float.
-  void spread_nans(const float* x, float* y) const {
-    const std::int64_t rows = shape_.window.height.outputs(), columns = shape_.window.width.outputs();
-    for (std::int64_t part = 0; part < shape_.images * rows * columns * shape_.groups; ++part) {
-      const std::int64_t group = part % shape_.groups, column = part / shape_.groups % columns;
-      const std::int64_t row = part / shape_.groups / columns % rows, image = part / shape_.groups / columns / rows;
-      if (!reads_nan(x + image * from_.image + group * shape_.group_channels() * from_.channel, row, column)) {
-        continue;
-      }
-      float* result = y + image * to_.image + row * to_.row + column * to_.column;
-      for (std::int64_t n = group * shape_.group_outputs(); n < (group + 1) * shape_.group_outputs(); ++n) {
-        result[n * to_.channel] = std::numeric_limits<float>::quiet_NaN();
-      }
-    }
-  }
-
-  bool reads_nan(const float* x, std::int64_t row, std::int64_t column) const {
-    const Axis &down = shape_.window.height, &across = shape_.window.width;
-    for (std::int64_t tap = 0; tap < down.kernel * across.kernel; ++tap) {
-      const std::int64_t h = row * down.stride - down.padding + tap / across.kernel * down.dilation;
-      const std::int64_t w = column * across.stride - across.padding + tap % across.kernel * across.dilation;
-      if (h < 0 || h >= down.size || w < 0 || w >= across.size) {
-        continue;
-      }
-      for (std::int64_t channel = 0; channel < shape_.group_channels(); ++channel) {
-        if (has_nan(x + h * from_.row + w * from_.column + channel * from_.channel, 1)) {
-          return true;
-        }
-      }
-    }
-    return false;
   }
 
   const BinaryShape& shape_;
   const BinaryArguments& arguments_;
-  const std::int64_t planes_;
+  const BinaryImage& source_;
+  Results& results_;
   const bool channels_last_;
-  const Layout from_, to_;
-  const TapClasses row_classes_, column_classes_;
+  const std::int64_t planes_;
   const std::int64_t panels_;  // of a group
-  const std::int64_t taps_of_word_;
-  std::vector<float> thresholds_;
-  std::unique_ptr<std::uint64_t[]> words_;
-  std::vector<std::int32_t> bases_;  // [row classes, column classes, groups, padded outputs]
-  std::atomic<bool> any_nan_{false};
+  const TapClasses row_classes_, column_classes_;
+  const std::vector<std::int64_t> offsets_;
+  std::vector<BinaryRow> column_starts_;    // of each column of outputs, from those of its row
+  std::vector<Line> bases_;               // [row classes, column classes, groups, padded outputs]
 };
 
-BinaryShape shape_of(const std::vector<std::int64_t>& sizes, const BinaryArguments& arguments,
-                     const StackValue* stack) {
-  const StackValue* numbers = stack + BinaryArguments::kCount;
-  require(sizes.size() == 4, "binary_conv2d: x has images, channels, rows and columns");
-  const BinaryShape shape = {sizes[0], sizes[1], arguments.outputs, static_cast<std::int64_t>(numbers[8]),
-                             Window(sizes[2], sizes[3], numbers)};
-  require(shape.channels > 0 && shape.outputs > 0 && sizes[2] > 0 && sizes[3] > 0,
+void check_arguments(const BinaryShape& shape, BinaryArguments& arguments) {
+  require(shape.channels > 0 && shape.outputs > 0 && shape.window.height.size > 0 && shape.window.width.size > 0,
           "binary_conv2d: a convolution has channels, outputs and an image");
   require(shape.groups > 0 && shape.channels % shape.groups == 0 && shape.outputs % shape.groups == 0,
           "binary_conv2d: groups divide channels and outputs");
-  return shape;
-}
-
-void convolve_bits(StackValue* stack, EpilogueArguments* fused) {
-  const TorchApi& api = torch_api();
-  Tensor x = Tensor::from_stack(stack[0]);
-  BinaryArguments arguments = BinaryArguments::from_stack(stack);
-  require(x.on_cpu() && x.dtype() == api.dtype_float32(), "binary_conv2d: x must be float32 on the CPU");
-  const BinaryShape shape = shape_of(x.sizes(), arguments, stack);
   const std::int64_t padded = product_of(
       {shape.groups, divided_up(shape.group_outputs(), kBinaryPanel), kBinaryPanel}, "binary_conv2d: the weight");
-  arguments.check("binary_conv2d", padded, shape.words(), shape.window.height.kernel * shape.window.width.kernel, 1);
+  arguments.check("binary_conv2d", padded, shape.words(), shape.window.taps(), 1);
+}
+
+bool has_nan_in_parallel(const float* x, std::int64_t count) {
+  std::atomic<bool> found{false};
+  in_parallel(count, kFloatsOfThread, [&](std::int64_t begin, std::int64_t end) {
+    if (has_nan(x + begin, end - begin)) {
+      found = true;
+    }
+  });
+  return found;
+}
+
+// The whole result has to wait for an epilogue that writes bits where groups do not begin on whole bytes.
+Results results_of(const BinaryShape& shape, EpilogueArguments* fused, bool channels_last, bool any_nan) {
+  const bool starts_on_bytes = shape.groups == 1 || shape.group_outputs() % 8 == 0;
+  const std::vector<std::int64_t> sizes = {shape.images, shape.outputs, shape.window.height.outputs(),
+                                           shape.window.width.outputs()};
+  return Results(fused, sizes, channels_last, any_nan || !starts_on_bytes);
+}
+
+void convolve_floats(StackValue* stack, EpilogueArguments* fused) {
+  Tensor x = Tensor::from_stack(stack[0]);
+  BinaryArguments arguments = BinaryArguments::from_stack(stack);
+  const StackValue* numbers = stack + BinaryArguments::kCount;
+  require(x.on_cpu() && x.dtype() == torch_api().dtype_float32(), "binary_conv2d: x must be float32 on the CPU");
+  const std::vector<std::int64_t> sizes = x.sizes();
+  require(sizes.size() == 4, "binary_conv2d: x has images, channels, rows and columns");
+  const BinaryShape shape = {sizes[0], sizes[1], arguments.outputs, static_cast<std::int64_t>(numbers[8]),
+                             Window(sizes[2], sizes[3], numbers)};
+  check_arguments(shape, arguments);
   const bool channels_last = x.is_channels_last();
   if (!channels_last) {
     x = std::move(x).contiguous();
   }
-  const std::vector<std::int64_t> sizes = {shape.images, shape.outputs, shape.window.height.outputs(),
-                                           shape.window.width.outputs()};
-  BinaryConvolution convolution(shape, arguments, channels_last);
+  // A NaN that has no level makes every output NaN that reads it, as it would in float.
+  const bool any_nan = arguments.levels.rounds && has_nan_in_parallel(x.data<float>(), x.count());
+  Results results = results_of(shape, fused, channels_last, any_nan);
   if (shape.images > 0) {
-    convolution.prepare(x.data<float>());
-  }
-  const bool starts_on_bytes = shape.groups == 1 || shape.group_outputs() % 8 == 0;  // each group, where bits are written
-  Results results(fused, sizes, channels_last, convolution.any_nan() || !starts_on_bytes);
-  if (shape.images > 0) {
-    convolution.run(x.data<float>(), results);
+    const Image image = {x.data<float>(), shape.images, shape.channels, channels_last};
+    BinaryConvolution(shape, arguments, FloatImage(shape, arguments, image), results, channels_last).run();
+    if (any_nan) {
+      spread_nans(image, {shape.window, shape.groups, shape.group_outputs(), results.floats(), channels_last});
+    }
   }
   stack[0] = std::move(results).to_stack();
 }
 
-void binary_conv2d(StackValue* stack, std::uint64_t, std::uint64_t) { convolve_bits(stack, nullptr); }
+void convolve_bits(StackValue* stack, EpilogueArguments* fused) {
+  Tensor x = Tensor::from_stack(stack[0]);
+  BinaryArguments arguments = BinaryArguments::from_stack(stack);
+  const StackValue* numbers = stack + BinaryArguments::kCount;
+  require(x.on_cpu() && x.dtype() == torch_api().dtype_uint8(), "binary_conv2d_packed: x must be uint8 on the CPU");
+  const std::vector<std::int64_t> sizes = x.sizes();
+  require(sizes.size() == 4, "binary_conv2d_packed: x has images, rows, columns and bytes");
+  const BinaryShape shape = {sizes[0], static_cast<std::int64_t>(numbers[9]), arguments.outputs,
+                             static_cast<std::int64_t>(numbers[8]), Window(sizes[1], sizes[2], numbers)};
+  check_arguments(shape, arguments);
+  require(arguments.levels.count == 2, "binary_conv2d_packed: a bit has two levels");
+  require(sizes[3] == PackedImage::bytes_of_pixel(shape.channels),
+          "binary_conv2d_packed: a pixel has the bytes that hold the bits of its channels");
+  x = std::move(x).contiguous();
+  Results results = results_of(shape, fused, true, false);
+  if (shape.images > 0) {
+    BinaryConvolution(shape, arguments, PackedImage(shape, x.data<std::uint8_t>()), results, true).run();
+  }
+  stack[0] = std::move(results).to_stack();
+}
+
+void binary_conv2d(StackValue* stack, std::uint64_t, std::uint64_t) { convolve_floats(stack, nullptr); }
 
 void binary_conv2d_fused(StackValue* stack, std::uint64_t, std::uint64_t) {
   EpilogueArguments epilogue(stack + BinaryArguments::kCount + 9);
+  convolve_floats(stack, &epilogue);
+}
+
+void binary_conv2d_packed(StackValue* stack, std::uint64_t, std::uint64_t) { convolve_bits(stack, nullptr); }
+
+void binary_conv2d_packed_fused(StackValue* stack, std::uint64_t, std::uint64_t) {
+  EpilogueArguments epilogue(stack + BinaryArguments::kCount + 10);
   convolve_bits(stack, &epilogue);
 }
 
@@ -315,7 +319,12 @@ void binary_conv2d_fused(StackValue* stack, std::uint64_t, std::uint64_t) {
 std::vector<Operator> binary_conv2d_operators() {
   return {{"binary_conv2d", "binary_conv2d(" SUBBYTE_ARGUMENTS ") -> Tensor", binary_conv2d},
           {"binary_conv2d_fused", "binary_conv2d_fused(" SUBBYTE_ARGUMENTS ", " SUBBYTE_EPILOGUE ") -> Tensor",
-           binary_conv2d_fused}};
+           binary_conv2d_fused},
+          {"binary_conv2d_packed", "binary_conv2d_packed(" SUBBYTE_ARGUMENTS ", int channels) -> Tensor",
+           binary_conv2d_packed},
+          {"binary_conv2d_packed_fused",
+           "binary_conv2d_packed_fused(" SUBBYTE_ARGUMENTS ", int channels, " SUBBYTE_EPILOGUE ") -> Tensor",
+           binary_conv2d_packed_fused}};
 }
 
 }  // namespace subbyte

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -18,24 +19,25 @@ namespace {
 
 // What a thread takes at least: floats to compare, and the tiles that one call of the kernel works on.
 constexpr std::int64_t kGrain = 1 << 15;
-constexpr std::int64_t kRowBlock = 64, kPanelBlock = 4;
+constexpr std::int64_t kRowBlock = 48, kPanelBlock = 4;
 constexpr std::int64_t kWordsOfThread = 1 << 14;
 
 // Rows of bits, each of several planes, and what goes with them.
 struct BinaryRows {
   std::unique_ptr<std::uint64_t[]> words;
   std::vector<float> scales;
-  std::vector<std::int32_t> classes;
+  std::vector<BinaryRow> starts;
 };
 
-// Which parameters each row has, and for each class of zero points what sums begin with.
-std::vector<std::int32_t> classify(const BinaryArguments& arguments, std::int64_t padded, BinaryRows& rows) {
+// Where each row begins and which scale it has; and for each zero point what sums begin with.
+std::vector<std::int32_t> classify(const BinaryArguments& arguments, std::int64_t padded, std::int64_t words,
+                                   BinaryRows& rows) {
   const auto* scale = arguments.x_scale.data<float>();
   const auto* zero = arguments.x_zero_point.data<std::int32_t>();
   const bool by_row = arguments.x_scale.count() != 1, by_class = by_row && arguments.levels.rounds;
   for (std::size_t m = 0; m < rows.scales.size(); ++m) {
     rows.scales[m] = scale[by_row ? m : 0];
-    rows.classes[m] = by_class ? static_cast<std::int32_t>(zero[m] - arguments.levels.low) : 0;
+    rows.starts[m] = {static_cast<std::int64_t>(m) * words, by_class ? (zero[m] - arguments.levels.low) * padded : 0};
   }
   const std::int64_t classes = by_class ? arguments.levels.count : 1;
   std::vector<std::int32_t> bases(static_cast<std::size_t>(classes * padded));
@@ -89,7 +91,7 @@ BinaryProducts part_of(const BinaryProducts& call, std::int64_t row, std::int64_
   BinaryProducts part = call;
   const std::int64_t first = panel * kBinaryPanel;
   part.outputs = call.outputs - first < kPanelBlock * kBinaryPanel ? call.outputs - first : kPanelBlock * kBinaryPanel;
-  part.x += row * call.x_row, part.classes += row, part.x_scales += row;
+  part.rows += row, part.x_scales += row * call.x_scale_row;
   part.panels += first * call.words * (call.has_masks ? 2 : 1), part.bases += first, part.w_scales += first;
   part.bias = call.bias == nullptr ? nullptr : call.bias + first;
   part.y = values, part.y_row = part.outputs;
@@ -142,8 +144,8 @@ void multiply_bits(StackValue* stack, std::optional<std::int64_t> known_inputs, 
   Results results(fused, {count, arguments.outputs}, false);
   BinaryRows rows{std::unique_ptr<std::uint64_t[]>(new std::uint64_t[static_cast<std::size_t>(count * planes * words)]),
                   std::vector<float>(static_cast<std::size_t>(count)),
-                  std::vector<std::int32_t>(static_cast<std::size_t>(count))};
-  const std::vector<std::int32_t> bases = classify(arguments, padded, rows);
+                  std::vector<BinaryRow>(static_cast<std::size_t>(count))};
+  const std::vector<std::int32_t> bases = classify(arguments, padded, planes * words, rows);
   in_parallel(count, divided_up(kGrain, inputs), [&](std::int64_t begin, std::int64_t end) {
     if (are_bits) {
       copy_bits(x.data<std::uint8_t>(), inputs, begin, end, rows);
@@ -152,16 +154,16 @@ void multiply_bits(StackValue* stack, std::optional<std::int64_t> known_inputs, 
     }
   });
   std::vector<std::int64_t> offsets(static_cast<std::size_t>(words));
-  for (std::int64_t k = 0; k < words; ++k) {
-    offsets[static_cast<std::size_t>(k)] = k;
-  }
+  std::iota(offsets.begin(), offsets.end(), 0);
   BinaryProducts call{};
   call.outputs = arguments.outputs, call.planes = planes, call.words = words;
-  call.x = rows.words.get(), call.x_row = planes * words, call.x_plane = words, call.offsets = offsets.data();
+  call.x = rows.words.get(), call.rows = rows.starts.data(), call.x_plane = words, call.offsets = offsets.data();
   call.panels = reinterpret_cast<const std::uint64_t*>(arguments.weight.data<std::int64_t>());
   call.has_masks = arguments.has_masks, call.step = static_cast<std::int32_t>(arguments.levels.step());
-  call.bases = bases.data(), call.base_row = padded, call.classes = rows.classes.data();
-  call.x_scales = rows.scales.data(), call.w_scales = arguments.weight_scale.data<float>();
+  call.bases = bases.data();
+  call.x_scales = rows.scales.data();
+  call.x_scale_row = arguments.x_scale.count() != 1 || arguments.levels.rounds ? 1 : 0;  // a NaN makes its row NaN
+  call.w_scales = arguments.weight_scale.data<float>();
   call.bias = arguments.bias.count() == 0 ? nullptr : arguments.bias.data<float>();
   call.y = results.floats(), call.y_row = arguments.outputs;
   multiply(call, count, results.epilogue());

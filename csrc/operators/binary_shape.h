@@ -35,6 +35,8 @@ struct BinaryShape {
                       "the packed weight");
   }
 
+  // Outputs of one channel of one image.
+  std::int64_t places() const { return window.height.outputs() * window.width.outputs(); }
   // Words of one channel word of the padded image, one for each pixel.
   std::int64_t image_words() const { return window.height.padded() * window.width.padded(); }
   // Where the words that one output reads lie, from the first.

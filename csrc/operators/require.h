@@ -14,14 +14,23 @@ inline void require(bool holds, const std::string& message) {
   }
 }
 
+// The same without a string made of the message, where it holds.
+inline void require(bool holds, const char* message) {
+  if (!holds) {
+    throw std::runtime_error(message);
+  }
+}
+
 // What is past it is refused: memory has less, and sums and products of a few such sizes do not overflow.
 constexpr std::int64_t kLargest = std::int64_t{1} << 48;
 
 // The product of sizes that are not negative.
-inline std::int64_t product_of(std::initializer_list<std::int64_t> sizes, const std::string& name) {
+inline std::int64_t product_of(std::initializer_list<std::int64_t> sizes, const char* name) {
   std::int64_t product = 1;
   for (const std::int64_t size : sizes) {
-    require(size == 0 || product <= kLargest / size, name + " is too large");
+    if (size != 0 && product > kLargest / size) {
+      throw std::runtime_error(std::string(name) + " is too large");
+    }
     product *= size;
   }
   return product;

@@ -42,7 +42,7 @@ uint32_t differences(const BinaryProducts& call, int64_t m, int64_t n) {
   for (int64_t plane = 0; plane < call.planes; ++plane) {
     const uint64_t* w = call.panels + n / 8 * call.words * stride + n % 8;
     for (int64_t k = 0; k < call.words; ++k, w += stride) {
-      const uint64_t difference = call.x[m * call.x_row + plane * call.x_plane + call.offsets[k]] ^ w[0];
+      const uint64_t difference = call.x[call.rows[m].word + plane * call.x_plane + call.offsets[k]] ^ w[0];
       count += popcount(call.has_masks ? difference & w[8] : difference);
     }
   }
@@ -52,9 +52,9 @@ uint32_t differences(const BinaryProducts& call, int64_t m, int64_t n) {
 void products(const BinaryProducts& call, int64_t first_row, int64_t end_row, int64_t first_panel, int64_t end_panel) {
   for (int64_t m = first_row; m < end_row; ++m) {
     for (int64_t n = 8 * first_panel; n < 8 * end_panel && n < call.outputs; ++n) {
-      const uint32_t base = static_cast<uint32_t>(call.bases[call.classes[m] * call.base_row + n]);
+      const uint32_t base = static_cast<uint32_t>(call.bases[call.rows[m].base + n]);
       const uint32_t exact = base - static_cast<uint32_t>(call.step) * differences(call, m, n);
-      const float scale = call.x_scales[m] * call.w_scales[n];
+      const float scale = call.x_scales[m * call.x_scale_row] * call.w_scales[n];
       const float y = static_cast<float>(static_cast<int32_t>(exact)) * scale;
       call.y[m * call.y_row + n] = call.bias == nullptr ? y : y + call.bias[n];
     }

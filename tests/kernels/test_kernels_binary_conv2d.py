@@ -15,9 +15,10 @@ from torch import Tensor
 from subbyte.errors import KernelError
 from subbyte.kernels import binary_conv2d as in_torch
 from subbyte.kernels import isas, use_isa
-from subbyte.kernels.binary_conv2d import binary_conv2d
+from subbyte.kernels.binary_conv2d import binary_conv2d, binary_conv2d_packed
 from subbyte.kernels.binary_weight import BinaryWeight, Levels
 from subbyte.kernels.convolution import Window
+from subbyte.kernels.epilogue import Epilogue, Signs, _followed
 
 AVAILABLE = [isa.name for isa in isas() if isa.available]
 SIGNS = Levels(-1, 1, 2, False)
@@ -30,6 +31,9 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """One instruction set after another; at last PyTorch alone."""
     if request.param == "torch":
         monkeypatch.setattr(torch.ops.subbyte, "binary_conv2d", in_torch._binary_conv2d)
+        monkeypatch.setattr(torch.ops.subbyte, "binary_conv2d_packed", in_torch._binary_conv2d_packed)
+        fused = _followed(in_torch._binary_conv2d_packed)
+        monkeypatch.setattr(torch.ops.subbyte, "binary_conv2d_packed_fused", fused)
         yield request.param
         return
     use_isa(request.param)
@@ -143,6 +147,78 @@ def test_the_formula_bit_for_bit(
     assert torch.equal(y, expected(case))
     is_last = not case["x"].is_contiguous() and last
     assert y.is_contiguous(memory_format=torch.channels_last if is_last else torch.contiguous_format)
+
+
+def packed(x: Tensor) -> Tensor:
+    """The signs of images as bits, channels innermost; what fills the last byte is ones."""
+    bits = (x >= 0).permute(0, 2, 3, 1).numpy()
+    filled = np.pad(bits, ((0, 0), (0, 0), (0, 0), (0, -bits.shape[3] % 8)), constant_values=True)
+    return torch.from_numpy(np.packbits(filled, axis=3, bitorder="little"))
+
+
+def run_packed(case: dict[str, Any]) -> Tensor:
+    weight = BinaryWeight.of(case["values"], case["scale"], case["groups"])
+    how = (case["levels"], case["x_scale"], case["x_zero_point"], case["window"])
+    return binary_conv2d_packed(packed(case["x"]), weight, weight.in_panels(case["bias"]), *how)
+
+
+@pytest.mark.parametrize("channels", CHANNELS)
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_packed_bits_give_what_their_floats_give(kernels: str, channels: int, groups: int, zeros: bool) -> None:
+    size, window = (2, channels * groups, 9, 13), Window((3, 2), (1, 2), (1, 1), (2, 1))
+    case = layer(size, 11 * groups, window, groups=groups, zeros=zeros)
+    y = run_packed(case)
+    assert torch.equal(y, expected(case))
+    assert y.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_packed_bits_are_levels_of_any_kind(kernels: str) -> None:
+    case = layer((1, 24, 6, 7), 9, Window((3, 3), padding=(1, 1)), Levels(-3, 5, 2, False))
+    case["x_scale"] = torch.ones(1)
+    case["x"] = torch.where(case["x"] >= 0, 5.0, -3.0)
+    assert torch.equal(run_packed(case), expected(case))
+    for zero in (0, 1):
+        case |= {"levels": Levels(0, 1, 2, True), "x_zero_point": torch.tensor([zero], dtype=torch.int32)}
+        case["x"] = torch.where(torch.randn(case["x"].shape) >= 0, 1.0, 0.0) - zero
+        bits = case | {"x": case["x"] + zero - 0.5}
+        assert torch.equal(run_packed(bits), expected(case))
+
+
+def test_layer_after_layer_runs_on_bits(kernels: str) -> None:
+    first = layer((2, 24, 8, 9), 18, Window((3, 3), padding=(1, 1)))
+    second = layer((2, 18, 8, 9), 11, Window((3, 2), padding=(1, 1)), seed=1)
+    second |= {"x": expected(first), "x_scale": torch.ones(1)}
+    weight = BinaryWeight.of(first["values"], first["scale"])
+    how = (first["levels"], first["x_scale"], first["x_zero_point"], first["window"])
+    signs = binary_conv2d_packed(
+        packed(first["x"]), weight, weight.in_panels(first["bias"]), *how, Epilogue(output=Signs())
+    )
+    weight = BinaryWeight.of(second["values"], second["scale"])
+    how = (second["levels"], second["x_scale"], second["x_zero_point"], second["window"])
+    y = binary_conv2d_packed(signs, weight, weight.in_panels(second["bias"]), *how)
+    assert torch.equal(y, expected(second))
+
+
+def test_no_packed_images_give_none(kernels: str) -> None:
+    case = layer((0, 24, 6, 7), 9, Window((3, 3)))
+    assert run_packed(case).shape == (0, 9, 4, 5)
+
+
+def test_packed_bits_that_do_not_fit_are_refused(kernels: str) -> None:
+    case = layer((1, 24, 8, 9), 18, Window((3, 3)), groups=2)
+    weight = BinaryWeight.of(case["values"], case["scale"], 2)
+    x, bias = packed(case["x"]), weight.in_panels(case["bias"])
+    rest = (case["x_scale"], case["x_zero_point"], case["window"])
+    assert binary_conv2d_packed(x, weight, bias, SIGNS, *rest).shape == (1, 18, 6, 7)
+    for bad in (x.int(), x[0], x[..., :2], torch.zeros(1, 8, 9, 4, dtype=torch.uint8), x[:, :2], x[:, :0]):
+        with pytest.raises((RuntimeError, KernelError)):
+            binary_conv2d_packed(bad, weight, bias, SIGNS, *rest)
+    for channels in (0, -1, 200):
+        with pytest.raises((RuntimeError, KernelError)):
+            binary_conv2d_packed(x, replace(weight, channels=channels), bias, SIGNS, *rest)
+    with pytest.raises((RuntimeError, KernelError)):
+        binary_conv2d_packed(x, weight, bias, Levels(-1, 1, 3, False), *rest)
 
 
 @pytest.mark.parametrize("levels", EVERY_KIND)
@@ -266,3 +342,4 @@ def test_it_is_a_well_behaved_operator(memory_format: torch.memory_format) -> No
     rest = (case["x_scale"], case["x_zero_point"], -1, 1, 2, False, 18, weight.has_masks, *case["window"].numbers(), 2)
     x = case["x"].contiguous(memory_format=memory_format)
     torch.library.opcheck(torch.ops.subbyte.binary_conv2d.default, (x, *parts, *rest))
+    torch.library.opcheck(torch.ops.subbyte.binary_conv2d_packed.default, (packed(x), *parts, *rest, 24))
