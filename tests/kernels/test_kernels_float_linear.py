@@ -14,6 +14,7 @@ from torch import Tensor
 from subbyte.errors import KernelError
 from subbyte.kernels import float_linear as in_torch
 from subbyte.kernels import isas, use_isa
+from subbyte.kernels.epilogue import Epilogue
 from subbyte.kernels.float_linear import FloatLinearWeight, linear_float
 from subbyte.kernels.panels import PANEL
 
@@ -76,6 +77,15 @@ def test_bf16_without_its_instructions_is_fp32_rounded(kernels: str) -> None:
     assert bool(run(case).all())
     assert run(case).dtype == torch.bfloat16
     assert torch.equal(run(case), in_fp32(case))
+
+
+def test_bf16_is_rounded_before_an_epilogue() -> None:
+    case = layer(7, 70, 100, 4, 32)
+    case["x"] = case["x"].bfloat16()
+    weight, nothing, residual = weight_of(case), torch.empty(0), torch.randn(7, 70)
+    y = linear_float(case["x"], weight, nothing)
+    got = linear_float(case["x"], weight, nothing, Epilogue(residual, low=0.0))
+    assert torch.equal(got, (y.float() + residual).clamp(0))
 
 
 @pytest.mark.parametrize(

@@ -81,22 +81,40 @@ class FloatLinearWeight:
         sizes = group_sizes(inputs, group_size)
         if scale.shape != (outputs, len(sizes)) or zero_point.shape != (outputs, len(sizes)):
             raise KernelError(f"a weight of shape {tuple(codes.shape)} takes scales of shape {(outputs, len(sizes))}")
-        if values is not None and (bits > LARGEST_TABLE_BITS or len(values) > 1 << bits):
-            raise KernelError("a table of values is for codes of at most 4 bits")
-        nothing = torch.empty(0, device=codes.device)
-        packed, table, zeros = to_panels(codes, bits, sizes), nothing, by_panel(zero_point.float())
-        if bits <= LARGEST_TABLE_BITS:
-            entries = torch.arange(1 << bits) if values is None else values
-            entries = entries.to(codes.device, torch.float32)
-            one_zero = zero_point.reshape(-1)[0].float()
-            if bool((zero_point == one_zero).all()):
-                entries, zeros = entries - one_zero, nothing
-            table = torch.nn.functional.pad(entries, (0, (1 << bits) - len(entries))).repeat(16 >> bits)
+        table, has_zeros = float_table(values, zero_point, bits)
+        zeros = by_panel(zero_point.float()) if has_zeros else torch.empty(0, device=codes.device)
+        packed = to_panels(codes, bits, sizes)
         return cls(packed, by_panel(scale.float()), zeros, table, bits, outputs, inputs, group_size)
 
     def codes(self) -> Tensor:
         """The codes: uint8 [outputs, inputs]."""
         return from_panels(self.packed, self.bits, self.outputs, group_sizes(self.inputs, self.group_size))
+
+
+def float_table(values: Tensor | None, zero_point: Tensor, bits: int) -> tuple[Tensor, bool]:
+    """What codes stand for, as the kernels on floats take it, and whether zero points are still to be taken from it.
+
+    Args:
+        values: what each code stands for, for codes of at most 4 bits; None: the code itself.
+        zero_point: all of them, in the domain of the values.
+        bits: of a code.
+
+    Returns:
+        fp32 [16], or empty for wider codes.
+
+    Raises:
+        KernelError: a table for codes of more than 4 bits.
+    """
+    if values is not None and (bits > LARGEST_TABLE_BITS or len(values) > 1 << bits):
+        raise KernelError("a table of values is for codes of at most 4 bits")
+    if bits > LARGEST_TABLE_BITS:
+        return torch.empty(0, device=zero_point.device), True
+    entries = torch.arange(1 << bits) if values is None else values
+    entries = entries.to(zero_point.device, torch.float32)
+    one_zero = zero_point.reshape(-1)[0].float()
+    has_zeros = not bool((zero_point == one_zero).all())
+    entries = entries if has_zeros else entries - one_zero
+    return torch.nn.functional.pad(entries, (0, (1 << bits) - len(entries))).repeat(16 >> bits), has_zeros
 
 
 def linear_float(x: Tensor, weight: FloatLinearWeight, bias: Tensor, epilogue: Epilogue | None = None) -> Tensor:
