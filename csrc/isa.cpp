@@ -45,6 +45,7 @@ Names cpu_features() {
   add("avx512bw", __builtin_cpu_supports("avx512bw"));
   add("avx512vl", __builtin_cpu_supports("avx512vl"));
   add("avx512dq", __builtin_cpu_supports("avx512dq"));
+  add("avx512_bf16", __builtin_cpu_supports("avx512bf16"));
   add("avx512_vbmi", __builtin_cpu_supports("avx512vbmi"));
   add("avx512_vnni", __builtin_cpu_supports("avx512vnni"));
   add("avx512_vpopcntdq", __builtin_cpu_supports("avx512vpopcntdq"));
@@ -126,6 +127,7 @@ std::vector<Isa> list(const Names& features) {
                       .with("rescale", &Kernels::rescale, &avx512_rescale)
                       .with("linear", &Kernels::linear, &avx512_linear, "avx512_vnni")
                       .with("float_linear", &Kernels::float_linear, &avx512_float_linear)
+                      .with("bf16_linear", &Kernels::bf16_linear, &avx512_bf16_linear, "avx512_bf16")
                       .with("depthwise", &Kernels::depthwise, &avx512_depthwise)
                       .with("epilogue", &Kernels::epilogue, &avx512_epilogue)
                       .with("binary", &Kernels::binary, &avx512_binary, "avx512_vpopcntdq")

@@ -19,8 +19,8 @@ void register_all() {
   check(api.library_init_impl("subbyte", "CPU", __FILE__, __LINE__, &implementations), "library_init_impl");
   for (const std::vector<Operator>& operators :
        {packing_operators(), panel_operators(), linear_operators(), float_linear_operators(), convolution_operators(),
-        binary_linear_operators(), binary_conv2d_operators(), depthwise_operators(), embedding_operators(), quantize_operators(),
-        range_operators(), rescale_operators()}) {
+        float_convolution_operators(), binary_linear_operators(), binary_conv2d_operators(), depthwise_operators(),
+        embedding_operators(), quantize_operators(), range_operators(), rescale_operators()}) {
     for (const Operator& each : operators) {
       check(api.library_def(definitions, each.schema), "library_def");
       check(api.library_impl(implementations, each.name, each.kernel), "library_impl");

@@ -9,7 +9,7 @@ namespace subbyte {
 namespace {
 
 constexpr int kTileRows = 4;
-constexpr int64_t kRowsAtOnce = 96;
+constexpr int64_t kRowsAtOnce = kFloatRows<float>;
 constexpr int64_t kSliceSteps = 64;  // as floats 16 KiB
 
 struct Table {
@@ -51,7 +51,7 @@ struct Slice {
 void add_group(const FloatLinear& call, const Slice& slice, const float* totals, int64_t m) {
   const float* const scales = call.w_scales + (slice.panel * call.groups + slice.group) * kPanel;
   for (int64_t n = slice.panel * kPanel; n < (slice.panel + 1) * kPanel && n < call.outputs; ++n) {
-    float* const to = call.y + m * call.outputs + n;
+    float* const to = call.y + m * call.y_stride + n - call.y_origin;
     *to = __builtin_fmaf(totals[n % kPanel], scales[n % kPanel], slice.group == 0 ? 0.0f : *to);
     if (slice.group + 1 == call.groups && call.bias != nullptr) {
       *to += call.bias[n];
@@ -66,7 +66,7 @@ void rows_of_slice(const FloatLinear& call, const Slice& slice, int64_t m, int64
   const float* x[Rows];
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
-    x[r] = call.x + (m + r) * call.x_stride + slice.x_offset;
+    x[r] = call.x + call.row_offsets[m + r] + slice.x_offset;
     total[r][0] = slice.begins_group ? _mm256_setzero_ps() : _mm256_load_ps(kept + r * kPanel);
     total[r][1] = slice.begins_group ? _mm256_setzero_ps() : _mm256_load_ps(kept + r * kPanel + 8);
   }
@@ -113,17 +113,19 @@ void rows_of_panel(const FloatLinear& call, int64_t first_row, int64_t end_row, 
     table = {_mm256_loadu_ps(call.values), _mm256_loadu_ps(call.values + 8)};
   }
   const uint8_t* packed = call.panels + panel * call.panel_bytes;
-  for (int64_t group = 0; group < call.groups; ++group) {
-    const Segment& segment = call.segments[group];
-    const float* zeros = call.w_zeros == nullptr ? nullptr : call.w_zeros + (panel * call.groups + group) * kPanel;
+  for (int64_t i = 0; i < call.segment_count; ++i) {
+    const Segment& segment = call.segments[i];
+    const int64_t parameters = (panel * call.groups + segment.group) * kPanel;
+    const float* zeros = call.w_zeros == nullptr ? nullptr : call.w_zeros + parameters;
     for (int64_t first = 0; first < segment.steps; first += kSliceSteps) {
       const int64_t steps = segment.steps - first < kSliceSteps ? segment.steps - first : kSliceSteps;
       for (int64_t step = 0; step < steps; step += kBlockSteps, packed += block_bytes(Bits)) {
         unpack_block<Bits, false, 0>(packed, steps - step, _mm256_setzero_si256(), codes + 64 * step);
       }
       expand<Bits>(codes, steps, table, zeros, floats);
-      const bool ends = first + steps == segment.steps;
-      const Slice slice = {panel, group, steps, segment.x_offset + kStep * first, first == 0, ends, floats, totals};
+      const bool begins = segment.begins_group && first == 0, ends = segment.ends_group && first + steps == segment.steps;
+      const int64_t x_offset = segment.x_offset + kStep * first;
+      const Slice slice = {panel, segment.group, steps, x_offset, begins, ends, floats, totals};
       all_rows_of_slice(call, slice, first_row, end_row);
     }
   }

@@ -34,6 +34,7 @@ bool ranges_agree(const subbyte::Kernels& kernels, Random& random);
 bool rescaling_agrees(const subbyte::Kernels& kernels, Random& random);
 bool linear_agrees(const subbyte::Kernels& kernels, Random& random);
 bool float_linear_agrees(const subbyte::Kernels& kernels, Random& random);
+bool bf16_linear_agrees(const subbyte::Kernels& kernels, Random& random);
 bool depthwise_agrees(const subbyte::Kernels& kernels, Random& random);
 bool thresholds_agree(const subbyte::Kernels& kernels, Random& random);
 bool joining_agrees(const subbyte::Kernels& kernels, Random& random);

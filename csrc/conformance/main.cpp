@@ -26,6 +26,7 @@ const struct {
                    {"rescale", conformance::rescaling_agrees},
                    {"linear", conformance::linear_agrees},
                    {"float_linear", conformance::float_linear_agrees},
+                   {"bf16_linear", conformance::bf16_linear_agrees},
                    {"depthwise", conformance::depthwise_agrees},
                    {"thresholds", conformance::thresholds_agree},
                    {"joining", conformance::joining_agrees},

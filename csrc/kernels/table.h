@@ -5,6 +5,7 @@
 // flags, could be the copy that the linker keeps for every CPU.
 #pragma once
 
+#include "bf16_linear.h"
 #include "binary.h"
 #include "depthwise.h"
 #include "epilogue.h"
@@ -22,6 +23,7 @@ struct Kernels {
   const RescaleKernels* rescale;
   const LinearKernels* linear;
   const FloatLinearKernels* float_linear;
+  const Bf16LinearKernels* bf16_linear;  // null: those of fp32 serve
   const DepthwiseKernels* depthwise;
   const BinaryKernels* binary;
   const EpilogueKernels* epilogue;

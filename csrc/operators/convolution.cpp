@@ -12,6 +12,7 @@
 #include "product.h"
 #include "require.h"
 #include "spread_nans.h"
+#include "taps.h"
 #include "transposed.h"
 #include "window.h"
 
@@ -21,20 +22,6 @@ namespace {
 constexpr std::int64_t kWindows = 128;  // of one piece
 constexpr std::int64_t kPanels = 4;
 constexpr std::int64_t kGrain = 1 << 19;  // multiplications that one thread takes at least
-
-// Taps that lie side by side: a row of the kernel, or each by itself where it is dilated.
-Segments segments_of(const Window& window, const Plane& plane, std::int64_t channels) {
-  Segments all;
-  const bool by_tap = window.width.dilation > 1;
-  const std::int64_t taps = by_tap ? 1 : window.width.kernel, count = window.taps() / taps;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t row = by_tap ? i / window.width.kernel : i, column = by_tap ? i % window.width.kernel : 0;
-    const std::int64_t offset = plane.offset(0, 0, row * window.height.dilation, column * window.width.dilation);
-    all.add({taps * plane.filled() / kStep, offset, 0, i == 0, i + 1 == count});
-  }
-  all.group_sizes.push_back(window.taps() * channels);
-  return all;
-}
 
 struct Convolution {
   Window window;

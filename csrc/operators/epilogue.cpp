@@ -217,6 +217,13 @@ Tensor Epilogue::result() && {
   return std::move(y_);
 }
 
+Tensor finished(EpilogueArguments&& given, const Tensor& y, bool channels_last) {
+  Epilogue epilogue(std::move(given), y.sizes(), channels_last);
+  const Tensor floats = y.to(torch_api().dtype_float32());
+  epilogue.write_all(floats.data<float>());
+  return std::move(epilogue).result();
+}
+
 Results::Results(EpilogueArguments* given, const Sizes& sizes, bool channels_last, bool whole) {
   if (given != nullptr) {
     epilogue_.emplace(std::move(*given), sizes, channels_last);

@@ -79,6 +79,9 @@ class Epilogue {
   std::atomic<bool> any_nan_{false};
 };
 
+// A whole result in fp32 or bf16 with an epilogue.
+Tensor finished(EpilogueArguments&& given, const Tensor& y, bool channels_last);
+
 // The result of an operator with an epilogue or without.
 class Results {
  public:

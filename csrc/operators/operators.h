@@ -18,6 +18,7 @@ std::vector<Operator> packing_operators();
 std::vector<Operator> panel_operators();
 std::vector<Operator> linear_operators();
 std::vector<Operator> float_linear_operators();
+std::vector<Operator> float_convolution_operators();
 std::vector<Operator> convolution_operators();
 std::vector<Operator> depthwise_operators();
 std::vector<Operator> embedding_operators();

@@ -34,14 +34,25 @@ void require_count(const Tensor& tensor, const std::string& name, std::int64_t c
 
 namespace {
 
-bool has_nan(const Tensor& y) {
-  const auto* values = y.data<float>();
-  const std::int64_t count = y.count();
-  std::int32_t any_nan = 0;
+bool any_nan_in_fp32(const float* values, std::int64_t count) {
+  std::int32_t any = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    any_nan |= values[i] != values[i];
+    any |= values[i] != values[i];
   }
-  return any_nan != 0;
+  return any != 0;
+}
+
+bool any_nan_in_bf16(const std::uint16_t* values, std::int64_t count) {
+  std::int32_t any = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    any |= (values[i] & 0x7fff) > 0x7f80;
+  }
+  return any != 0;
+}
+
+bool has_nan(const Tensor& y) {
+  return y.dtype() == torch_api().dtype_bfloat16() ? any_nan_in_bf16(y.data<std::uint16_t>(), y.count())
+                                                   : any_nan_in_fp32(y.data<float>(), y.count());
 }
 
 }  // namespace
@@ -144,6 +155,9 @@ Affine CodesOfX::of_row(std::int64_t row) const {
 
 namespace {
 
+// Rows and panels of a piece at most.
+constexpr std::int64_t kRowsOfPiece = 128, kPanelsOfPiece = 4;
+
 // Of these rows, from panel `panel` on, in a buffer of one piece.
 Linear part_of(const Linear& call, std::int64_t row, std::int64_t end_row, std::int64_t panel, float* values) {
   Linear part = call;
@@ -169,7 +183,9 @@ void multiply(const Linear& call, Epilogue* epilogue) {
     const std::int64_t first = panel * kPanel, end = end_panel * kPanel < call.outputs ? end_panel * kPanel : call.outputs;
     epilogue->write({values, part.rows, end - first, part.y_stride, row, first});
   };
-  in_pieces(call.rows, call.outputs, inputs, work);
+  // With few rows the weight is a stream, else several panels at once are worth unpacking.
+  constexpr std::int64_t few_rows = 4;
+  in_pieces(call.rows, call.outputs, inputs, {kRowsOfPiece, call.rows <= few_rows ? 1 : kPanelsOfPiece}, work);
 }
 
 }  // namespace subbyte

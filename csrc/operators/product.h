@@ -70,15 +70,17 @@ class CodesOfX {
   std::int64_t low_, high_;
 };
 
-// Rows and panels of a piece at most.
-constexpr std::int64_t kRowsOfPiece = 128, kPanelsOfPiece = 4;
+// How much of a product is worth taking at once.
+struct PieceSize {
+  std::int64_t rows, panels;
+};
 
 // Runs `work(row, end_row, panel, end_panel)` over pieces of a product with `inputs` inputs.
 template <typename Work>
-void in_pieces(std::int64_t rows, std::int64_t outputs, std::int64_t inputs, const Work& work) {
+void in_pieces(std::int64_t rows, std::int64_t outputs, std::int64_t inputs, PieceSize size, const Work& work) {
   constexpr std::int64_t grain = 1 << 19;  // multiplications that one thread takes at least
-  const std::int64_t panels = divided_up(outputs, kPanel), at_once = kPanelsOfPiece;
-  const std::int64_t row_pieces = divided_up(rows, kRowsOfPiece), panel_pieces = divided_up(panels, at_once);
+  const std::int64_t panels = divided_up(outputs, kPanel), at_once = size.panels;
+  const std::int64_t row_pieces = divided_up(rows, size.rows), panel_pieces = divided_up(panels, at_once);
   const std::int64_t height = row_pieces == 0 ? 0 : divided_up(rows, row_pieces);
   const std::int64_t multiplications = 1 + height * inputs * kPanel * at_once;
   in_parallel(row_pieces * panel_pieces, divided_up(grain, multiplications), [&](std::int64_t begin, std::int64_t end) {

@@ -1,11 +1,21 @@
-// Rows of results written as columns.
+// Rows written as columns.
 #pragma once
 
 #include <cstdint>
 
 namespace subbyte {
 
-// Floats [rows, stride] as [columns, step]: `columns` rows of the result, `rows` long.
+// Numbers [rows, stride] as [columns, step]: `columns` rows of the result, `rows` long.
+inline void write_transposed(const std::uint16_t* from, std::int64_t rows, std::int64_t columns, std::int64_t stride,
+                             std::uint16_t* to, std::int64_t step) {
+  for (std::int64_t column = 0; column < columns; ++column) {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      to[column * step + row] = from[row * stride + column];
+    }
+  }
+}
+
+// The same, four by four.
 inline void write_transposed(const float* from, std::int64_t rows, std::int64_t columns, std::int64_t stride,
                              float* to, std::int64_t step) {
   typedef float Four __attribute__((vector_size(16), aligned(4)));

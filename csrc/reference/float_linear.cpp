@@ -15,23 +15,24 @@ float value_of(const FloatLinear& call, const uint8_t* packed, int64_t step, int
 void row_of_panel(const FloatLinear& call, int64_t m, int64_t panel) {
   const uint8_t* packed = call.panels + panel * call.panel_bytes;
   float y[kPanel] = {};
-  for (int64_t group = 0; group < call.groups; ++group) {
-    const Segment& segment = call.segments[group];
-    const float* x = call.x + m * call.x_stride + segment.x_offset;
-    const int64_t first = (panel * call.groups + group) * kPanel;
+  float total[kPanel] = {};
+  for (int64_t i = 0; i < call.segment_count; ++i) {
+    const Segment& segment = call.segments[i];
+    const float* x = call.x + call.row_offsets[m] + segment.x_offset;
+    const int64_t first = (panel * call.groups + segment.group) * kPanel;
     for (int n = 0; n < kPanel; ++n) {
       const float zero = call.w_zeros == nullptr ? 0.0f : call.w_zeros[first + n];
-      float total = 0.0f;
+      total[n] = segment.begins_group ? 0.0f : total[n];
       for (int64_t k = 0; k < kStep * segment.steps; ++k) {
         const float w = value_of(call, packed, k / kStep, static_cast<int>(kStep * n + k % kStep)) - zero;
-        total = __builtin_fmaf(x[k], w, total);
+        total[n] = __builtin_fmaf(x[k], w, total[n]);
       }
-      y[n] = __builtin_fmaf(total, call.w_scales[first + n], y[n]);
+      y[n] = segment.ends_group ? __builtin_fmaf(total[n], call.w_scales[first + n], y[n]) : y[n];
     }
     packed += blocks_of(segment.steps) * block_bytes(call.bits);
   }
   for (int64_t n = panel * kPanel; n < (panel + 1) * kPanel && n < call.outputs; ++n) {
-    call.y[m * call.outputs + n] = call.bias == nullptr ? y[n % kPanel] : y[n % kPanel] + call.bias[n];
+    call.y[m * call.y_stride + n - call.y_origin] = call.bias == nullptr ? y[n % kPanel] : y[n % kPanel] + call.bias[n];
   }
 }
 

@@ -88,6 +88,12 @@ bool Tensor::on_cpu() const {
 
 void Tensor::copy_from(const Tensor& other) { check(torch_api().copy(handle_, other.handle_, 0), "copy_"); }
 
+Tensor Tensor::to(std::int32_t dtype) const {
+  Tensor copy = Tensor::empty_strided(sizes(), strides(), dtype);
+  copy.copy_from(*this);
+  return copy;
+}
+
 Tensor Tensor::contiguous() && {
   if (is_contiguous()) {
     return std::move(*this);

@@ -41,6 +41,9 @@ class Tensor {
   // Takes the values of another of the same sizes.
   void copy_from(const Tensor& other);
 
+  // A copy of another type, in the same places.
+  Tensor to(std::int32_t dtype) const;
+
   // This tensor, or a copy in row-major order.
   Tensor contiguous() &&;
 

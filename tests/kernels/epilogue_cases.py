@@ -9,13 +9,14 @@ from torch import Tensor
 
 from subbyte.kernels import binary_conv2d as of_binary_conv2d
 from subbyte.kernels import binary_linear as of_binary_linear
-from subbyte.kernels import convolution, depthwise, float_linear, linear
+from subbyte.kernels import convolution, depthwise, float_convolution, float_linear, linear
 from subbyte.kernels.binary_conv2d import binary_conv2d
 from subbyte.kernels.binary_linear import binary_linear
 from subbyte.kernels.binary_weight import BinaryWeight, Levels
 from subbyte.kernels.convolution import ConvolutionWeight, Window, bias_by_panel, conv2d_codes
 from subbyte.kernels.depthwise import DepthwiseWeight, depthwise_conv2d_codes
 from subbyte.kernels.epilogue import Codes, Epilogue, Floats, Signs
+from subbyte.kernels.float_convolution import FloatConvolutionWeight, conv2d_float
 from subbyte.kernels.float_linear import FloatLinearWeight, linear_float
 from subbyte.kernels.linear import linear_codes
 from subbyte.kernels.linear_weight import LinearWeight
@@ -28,6 +29,7 @@ IN_TORCH: dict[str, Callable[..., Tensor]] = {
     "linear_codes": linear._linear_codes,
     "linear_float": float_linear._linear_float,
     "conv2d_codes": convolution._conv2d_codes,
+    "conv2d_float": float_convolution._conv2d_float,
     "depthwise_conv2d_codes": depthwise._depthwise_conv2d_codes,
     "binary_conv2d": of_binary_conv2d._binary_conv2d,
     "binary_linear": of_binary_linear._binary_linear,
@@ -79,6 +81,10 @@ def drawn(
             bias_by_panel(bias, groups),
         )
         return x, lambda x, epilogue: conv2d_codes(x, kernel, panels, *x_codes, (0, 255), window, epilogue)
+    if operator == "conv2d_float":
+        on_floats = FloatConvolutionWeight.of(codes(*shape, bits=bits), scale, zeros, bits, groups)
+        of_panels = bias_by_panel(bias, groups)
+        return x, lambda x, epilogue: conv2d_float(x, on_floats, of_panels, window, epilogue)
     if operator == "depthwise_conv2d_codes":
         taps = DepthwiseWeight.of(codes(*shape, bits=bits), scale, zeros, bits)
         return x, lambda x, epilogue: depthwise_conv2d_codes(x, taps, bias, *x_codes, (0, 255), window, epilogue)

@@ -10,6 +10,7 @@ from subbyte.kernels import (  # noqa: F401  (they define their operators)
     convolution,
     depthwise,
     embedding,
+    float_convolution,
     float_linear,
     linear,
     packing,

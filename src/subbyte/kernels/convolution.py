@@ -98,17 +98,20 @@ class ConvolutionWeight:
         outputs, channels, rows, columns = shape = tuple(codes.shape)
         if scale.shape != (outputs,) or zero_point.shape != (outputs,) or outputs % groups:
             raise KernelError(f"a weight of shape {shape} takes a scale for each output, and whole groups")
-        by_input = F.pad(codes.permute(0, 2, 3, 1), (0, -channels % STEP)).flatten(1)
-        segments, table = _segments((rows, columns), channels, by_tap), table_of(values, bits)
-        packed = torch.cat([to_panels(of_group, bits, segments) for of_group in by_input.chunk(groups)])
+        packed, table = panels_of_groups(codes, bits, groups, by_tap), table_of(values, bits)
         real = table[codes.int()] if table.numel() else codes
         sums = real.flatten(1).sum(1, dtype=torch.int32)
-        parts = (_by_panel(scale.float(), groups), _one_or_by_panel(zero_point, groups), _by_panel(sums, groups), table)
+        parts = (
+            outputs_by_panel(scale.float(), groups),
+            _one_or_by_panel(zero_point, groups),
+            outputs_by_panel(sums, groups),
+            table,
+        )
         return cls(packed, *parts, bits, (outputs, channels, rows, columns), groups, by_tap)
 
     def codes(self) -> Tensor:
         """The codes: uint8, of the weight's shape."""
-        return _codes(self.packed, self.bits, self.shape, self.groups, self.by_tap)
+        return codes_of(self.packed, self.bits, self.shape, self.groups, self.by_tap)
 
 
 def conv2d_codes(
@@ -151,34 +154,44 @@ def conv2d_codes(
 
 def bias_by_panel(bias: Tensor, groups: int) -> Tensor:
     """A bias (fp32 [outputs]) as the kernels take it."""
-    return _by_panel(bias, groups).reshape(-1)
+    return outputs_by_panel(bias, groups).reshape(-1)
 
 
-def _by_panel(x: Tensor, groups: int) -> Tensor:
+def outputs_by_panel(x: Tensor, groups: int) -> Tensor:
     """[outputs] as [panels, 1, 16], the panels of each group by themselves."""
     return torch.cat([by_panel(of_group[:, None]) for of_group in x.chunk(groups)])
 
 
 def _one_or_by_panel(zero_point: Tensor, groups: int) -> Tensor:
     one = one_or_by_panel(zero_point[:, None])
-    return one if one.numel() == 1 else _by_panel(zero_point.int(), groups)
+    return one if one.numel() == 1 else outputs_by_panel(zero_point.int(), groups)
 
 
-def _segments(kernel: tuple[int, int], channels: int, by_tap: bool) -> list[int]:
+def segments_of(kernel: tuple[int, int], channels: int, by_tap: bool) -> list[int]:
+    """Inputs of each segment: a row of the kernel, or one tap."""
     filled = -(-channels // STEP) * STEP
     return [filled] * (kernel[0] * kernel[1]) if by_tap else [filled * kernel[1]] * kernel[0]
 
 
-def _codes(packed: Tensor, bits: int, shape: tuple[int, int, int, int], groups: int, by_tap: bool) -> Tensor:
+def panels_of_groups(codes: Tensor, bits: int, groups: int, by_tap: bool) -> Tensor:
+    """Codes (uint8 [outputs, channels of a group, rows, columns]) in panels, those of each group by themselves."""
+    channels, kernel = codes.shape[1], (codes.shape[2], codes.shape[3])
+    by_input = F.pad(codes.permute(0, 2, 3, 1), (0, -channels % STEP)).flatten(1)
+    segments = segments_of(kernel, channels, by_tap)
+    return torch.cat([to_panels(of_group, bits, segments) for of_group in by_input.chunk(groups)])
+
+
+def codes_of(packed: Tensor, bits: int, shape: tuple[int, int, int, int], groups: int, by_tap: bool) -> Tensor:
+    """What `panels_of_groups` got."""
     outputs, channels, rows, columns = shape
-    segments = _segments((rows, columns), channels, by_tap)
+    segments = segments_of((rows, columns), channels, by_tap)
     pieces = packed.view(groups, -1).unbind()
     by_input = torch.cat([from_panels(piece, bits, outputs // groups, segments) for piece in pieces])
     return by_input.view(outputs, rows, columns, -1)[..., :channels].permute(0, 3, 1, 2)
 
 
-def _real(x: Tensor, outputs: int, groups: int) -> Tensor:
-    """What `_by_panel` made, as [outputs]."""
+def by_output(x: Tensor, outputs: int, groups: int) -> Tensor:
+    """What `outputs_by_panel` made, as [outputs]."""
     return x.reshape(groups, -1)[:, : outputs // groups].reshape(-1)
 
 
@@ -200,10 +213,12 @@ def _conv2d_codes(
     *geometry: int,
 ) -> Tensor:
     window, groups = window_of(geometry), geometry[-1]
-    _check_shapes(x, (outputs, channels), groups, window)
+    if x.ndim != 4 or x.dtype not in X_DTYPES:
+        raise KernelError("conv2d_codes: x must be float32, or codes in uint8 or int8, of four axes")
+    check_shapes(x, (outputs, channels), groups, window)
     shape = (outputs, channels, *window.kernel)
     by_tap = window.dilation[1] > 1
-    segments = _segments(window.kernel, channels, by_tap)
+    segments = segments_of(window.kernel, channels, by_tap)
     check_codes_of_weight(weight, values, bits, groups * panel_bytes(bits, outputs // groups, segments))
     check_scale_of_weight(weight_scale)
     check_codes_of_x(x_scale, x_zero_point, x_low, x_high, 1)
@@ -212,16 +227,16 @@ def _conv2d_codes(
         raise KernelError(f"conv2d_codes: the weight's scale and zero point take {parameters} elements")
     if bias.numel() not in (0, parameters):
         raise KernelError(f"conv2d_codes: the bias takes {parameters} elements")
-    codes = _codes(weight, bits, shape, groups, by_tap)
+    codes = codes_of(weight, bits, shape, groups, by_tap)
     codes = (values[codes.int()] if values.numel() else codes).double()
-    zero_point = _real(
+    zero_point = by_output(
         weight_zero_point.expand(parameters) if weight_zero_point.numel() == 1 else weight_zero_point, outputs, groups
     )
     grid = codes_of_x(x, x_scale, x_zero_point, (x_low, x_high)) - x_zero_point.double()
-    w_grid = codes - _real(zero_point, outputs, groups).double()[:, None, None, None]
+    w_grid = codes - by_output(zero_point, outputs, groups).double()[:, None, None, None]
     total = F.conv2d(grid, w_grid, None, window.stride, window.padding, window.dilation, groups).float()
-    y = total * (x_scale * _real(weight_scale, outputs, groups))[:, None, None]
-    y = y + _real(bias, outputs, groups)[:, None, None] if bias.numel() else y
+    y = total * (x_scale * by_output(weight_scale, outputs, groups))[:, None, None]
+    y = y + by_output(bias, outputs, groups)[:, None, None] if bias.numel() else y
     return y.contiguous(memory_format=memory_format(x))
 
 
@@ -236,14 +251,17 @@ def window_of(numbers: tuple[int, ...]) -> Window:
     return Window(*((numbers[i], numbers[i + 1]) for i in range(0, 8, 2)))
 
 
-def _check_shapes(x: Tensor, sizes: tuple[int, int], groups: int, window: Window) -> None:
+def check_shapes(x: Tensor, sizes: tuple[int, int], groups: int, window: Window) -> None:
+    """Images fit a weight of `sizes` outputs and channels of a group, and the window fits them.
+
+    Raises:
+        KernelError: not so.
+    """
     outputs, channels = sizes
-    if x.ndim != 4 or x.dtype not in X_DTYPES:
-        raise KernelError("conv2d_codes: x must be float32, or codes in uint8 or int8, of four axes")
     if groups <= 0 or channels <= 0 or outputs <= 0 or outputs % groups:
-        raise KernelError("conv2d_codes: each group has inputs, and as many outputs as any other")
+        raise KernelError("each group of a convolution has inputs, and as many outputs as any other")
     if x.shape[1] != channels * groups:
-        raise KernelError("conv2d_codes: x has other channels than the weight")
+        raise KernelError("x has other channels than the weight")
     check_window(window, tuple(x.shape[2:]))
 
 

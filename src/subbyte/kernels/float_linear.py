@@ -2,7 +2,13 @@
 
 `y[m, n] = sum over groups g of scale[n, g] * (sum over k in g of x[m, k] * (values[code[n, k]] - zero_point[n, g]))
 (+ bias[n])`, in fp32. The native kernels add inputs in order by fused multiply-adds, so that every instruction set
-gives the same. Against exact arithmetic an output is off by at most `(K + groups + 2) * 2^-24 * sum |x w|` (K inputs).
+gives the same. Against exact arithmetic an output is off by at most `(K + groups + 2) * 2^-24 * sum |x w|` (K inputs,
+the bias one of the `|x w|`).
+
+x in bf16 gives y in bf16: the same, rounded. Where the CPU multiplies pairs of bf16 (AVX-512 BF16) and `value -
+zero_point` is exact in it (whole numbers up to 256 in size; without zero points any entries exact in bf16), it adds two
+products at a time in its own way and takes what is below 2^-126 for 0. The bound, before y is rounded, grows by
+`2^-125 * sum of max(|w|, |scale|) + 2^-126`, and the bits are that CPU's; a row's do not depend on the rows beside it.
 """
 
 from dataclasses import dataclass
@@ -20,6 +26,7 @@ from subbyte.kernels.operator import define
 from subbyte.kernels.panels import PANEL, by_panel, from_panels, panel_bytes, to_panels
 
 LARGEST_TABLE_BITS = 4
+CPU_DTYPES = (torch.float32, torch.bfloat16)
 GPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -74,17 +81,9 @@ class FloatLinearWeight:
         sizes = group_sizes(inputs, group_size)
         if scale.shape != (outputs, len(sizes)) or zero_point.shape != (outputs, len(sizes)):
             raise KernelError(f"a weight of shape {tuple(codes.shape)} takes scales of shape {(outputs, len(sizes))}")
-        if values is not None and (bits > LARGEST_TABLE_BITS or len(values) > 1 << bits):
-            raise KernelError("a table of values is for codes of at most 4 bits")
-        nothing = torch.empty(0, device=codes.device)
-        packed, table, zeros = to_panels(codes, bits, sizes), nothing, by_panel(zero_point.float())
-        if bits <= LARGEST_TABLE_BITS:
-            entries = torch.arange(1 << bits) if values is None else values
-            entries = entries.to(codes.device, torch.float32)
-            one_zero = zero_point.reshape(-1)[0].float()
-            if bool((zero_point == one_zero).all()):
-                entries, zeros = entries - one_zero, nothing
-            table = torch.nn.functional.pad(entries, (0, (1 << bits) - len(entries))).repeat(16 >> bits)
+        table, has_zeros = float_table(values, zero_point, bits)
+        zeros = by_panel(zero_point.float()) if has_zeros else torch.empty(0, device=codes.device)
+        packed = to_panels(codes, bits, sizes)
         return cls(packed, by_panel(scale.float()), zeros, table, bits, outputs, inputs, group_size)
 
     def codes(self) -> Tensor:
@@ -92,14 +91,40 @@ class FloatLinearWeight:
         return from_panels(self.packed, self.bits, self.outputs, group_sizes(self.inputs, self.group_size))
 
 
+def float_table(values: Tensor | None, zero_point: Tensor, bits: int) -> tuple[Tensor, bool]:
+    """What codes stand for, as the kernels on floats take it, and whether zero points are still to be taken from it.
+
+    Args:
+        values: what each code stands for, for codes of at most 4 bits; None: the code itself.
+        zero_point: all of them, in the domain of the values.
+        bits: of a code.
+
+    Returns:
+        fp32 [16], or empty for wider codes.
+
+    Raises:
+        KernelError: a table for codes of more than 4 bits.
+    """
+    if values is not None and (bits > LARGEST_TABLE_BITS or len(values) > 1 << bits):
+        raise KernelError("a table of values is for codes of at most 4 bits")
+    if bits > LARGEST_TABLE_BITS:
+        return torch.empty(0, device=zero_point.device), True
+    entries = torch.arange(1 << bits) if values is None else values
+    entries = entries.to(zero_point.device, torch.float32)
+    one_zero = zero_point.reshape(-1)[0].float()
+    has_zeros = not bool((zero_point == one_zero).all())
+    entries = entries if has_zeros else entries - one_zero
+    return torch.nn.functional.pad(entries, (0, (1 << bits) - len(entries))).repeat(16 >> bits), has_zeros
+
+
 def linear_float(x: Tensor, weight: FloatLinearWeight, bias: Tensor, epilogue: Epilogue | None = None) -> Tensor:
     """Multiply rows of floats with a weight.
 
     Args:
-        x: fp32 [rows, inputs]; on a GPU bf16 or fp16 too.
+        x: fp32 or bf16 [rows, inputs]; on a GPU fp16 too.
         weight: laid out.
         bias: fp32 [outputs filled up to whole panels], or empty.
-        epilogue: what is done with the results, which are then fp32.
+        epilogue: what is done with the results, which are then fp32 (of x in bf16, rounded to it before).
 
     Returns:
         [rows, outputs], of the dtype of x, or what the epilogue makes of it.
@@ -143,7 +168,7 @@ def _linear_float(
 
 def dtypes_on(device: torch.device) -> tuple[torch.dtype, ...]:
     """What `linear_float` takes for x, and gives: on a GPU a weight is rounded to it before it is multiplied."""
-    return GPU_DTYPES if device.type == "cuda" else (torch.float32,)
+    return GPU_DTYPES if device.type == "cuda" else CPU_DTYPES
 
 
 def check_float_linear(x: Tensor, weight: FloatLinearWeight, bias: Tensor, dtypes: tuple[torch.dtype, ...]) -> None:
@@ -194,7 +219,7 @@ define(
 define_fused(
     "linear_float",
     _ARGUMENTS,
-    _linear_float,
+    lambda *arguments: _linear_float(*arguments).float(),
     _shape,
     lambda *arguments: torch.ops.subbyte.linear_float(*arguments).float(),
 )

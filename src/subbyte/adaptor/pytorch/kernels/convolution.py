@@ -1,5 +1,6 @@
 """Converted Conv1d and Conv2d on packed codes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,16 +28,12 @@ class KernelConvolution(IntegerKernelModule):
 
     @classmethod
     def fits(cls, module: ConvertedWeighted) -> bool:
-        handler, options = module.handler, vars(module)
-        if not isinstance(handler, ConvolutionHandler) or handler.dimensions > 2:
-            return False
-        fills = cls.fills(options["groups"], module.weight.shape[0], module.weight.shape[1])
-        return fills and options["padding_mode"] == "zeros" and module.weight.spec.granularity.kind != "per_group"
+        return is_plain(module) and cls.fills(vars(module)["groups"], module.weight.shape[0], module.weight.shape[1])
 
     @classmethod
     def fills(cls, groups: int, outputs: int, channels: int) -> bool:
         """Whether such groups, of `channels` inputs each, are what the kernel is for."""
-        return groups == 1 or min(channels, outputs // groups) >= FEWEST_CHANNELS
+        return fills_panels(groups, outputs, channels)
 
     def lay_out(self) -> None:
         spec, grid = self.weight.spec, Grid.of(self.weight.spec)
@@ -45,9 +42,7 @@ class KernelConvolution(IntegerKernelModule):
         tensor, outputs = self.weight.tensor, self.weight.shape[0]
         scale = output_scale(self, self.handler, tensor.params, spec, self.norm_factor) * grid.unit
         scale, zero_point = (x.reshape(-1).expand(outputs).contiguous() for x in (scale, grid.zero_point(tensor)))
-        numbers = grid.numbers(tensor)
-        numbers = numbers if numbers.ndim == 4 else numbers.unsqueeze(2)
-        laid_out = self.laid_out(numbers, scale, zero_point, grid)
+        laid_out = self.laid_out(as_kernels_of_images(grid.numbers(tensor)), scale, zero_point, grid)
         PanelWeight.take(self.weight, laid_out, grid.lowest_code)
         bias = float_bias(self)
         self.keep_bias(torch.empty(0) if bias is None else self.bias_for_kernel(bias))
@@ -62,14 +57,7 @@ class KernelConvolution(IntegerKernelModule):
         return bias_by_panel(bias, self.groups)
 
     def on_codes(self, x: Tensor, codes: CodesOfX) -> Tensor:
-        spatial = len(self.weight.shape) - 2
-        padding = uneven_padding(vars(self))
-        x = F.pad(x, padding) if any(padding) else x
-        image = x.reshape(-1, *x.shape[-1 - spatial :])
-        image = image if spatial == 2 else image.unsqueeze(2)
-        y = self.on_images(image, codes)
-        y = y if spatial == 2 else y.squeeze(2)
-        return y.view(*x.shape[: -1 - spatial], *y.shape[1:]) if x.ndim != y.ndim else y
+        return over_images(self, x, lambda image: self.on_images(image, codes))
 
     def on_images(self, x: Tensor, codes: CodesOfX) -> Tensor:
         """The convolution of images (fp32), padded where both ends of an axis differ."""
@@ -95,6 +83,41 @@ class KernelDepthwise(KernelConvolution):
         x_range = (codes.lowest, codes.highest)
         bias, window = self.kernel_bias, self.kernel_window
         return depthwise_conv2d_codes(x, self.weight.laid_out, bias, codes.scale, codes.zero_point, x_range, window)
+
+
+def is_plain(module: ConvertedWeighted) -> bool:
+    """Whether it is a Conv1d or Conv2d that pads with 0 and has at most one scale for each output."""
+    handler = module.handler
+    if not isinstance(handler, ConvolutionHandler) or handler.dimensions > 2:
+        return False
+    return vars(module)["padding_mode"] == "zeros" and module.weight.spec.granularity.kind != "per_group"
+
+
+def fills_panels(groups: int, outputs: int, channels: int) -> bool:
+    """Whether groups, of `channels` inputs each, leave panels mostly full."""
+    return groups == 1 or min(channels, outputs // groups) >= FEWEST_CHANNELS
+
+
+def as_kernels_of_images(weight: Tensor) -> Tensor:
+    """A weight of one or two dimensions as one of two."""
+    return weight if weight.ndim == 4 else weight.unsqueeze(2)
+
+
+def over_images(module: Any, x: Tensor, convolve: Callable[[Tensor], Tensor]) -> Tensor:
+    """A convolution of one or two dimensions, with a batch or without, by one of images.
+
+    Args:
+        module: a Conv1d or Conv2d.
+        x: its input.
+        convolve: from images, padded where both ends of an axis differ, to images.
+    """
+    spatial = len(module.weight.shape) - 2
+    padding = uneven_padding(vars(module))
+    x = F.pad(x, padding) if any(padding) else x
+    image = x.reshape(-1, *x.shape[-1 - spatial :])
+    y = convolve(image if spatial == 2 else image.unsqueeze(2))
+    y = y if spatial == 2 else y.squeeze(2)
+    return y.view(*x.shape[: -1 - spatial], *y.shape[1:]) if x.ndim != y.ndim else y
 
 
 def window_of(options: dict[str, Any]) -> Window:

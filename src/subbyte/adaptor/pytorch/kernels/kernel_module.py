@@ -14,6 +14,7 @@ from subbyte.adaptor.pytorch.kernels.panel_weight import PanelWeight
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted
 from subbyte.adaptor.pytorch.quantizer import DynamicQuantizer, InputQuantizer
 from subbyte.kernels import used_isa
+from subbyte.kernels.float_linear import dtypes_on
 from subbyte.numerics import Affine, as_dtype, scheme_of
 from subbyte.spec import TensorSpec
 
@@ -73,6 +74,36 @@ class KernelModule(ConvertedWeighted):
     def keep_bias(self, bias: Tensor) -> None:
         """Hold the bias as the kernels take it; it is part of no checkpoint."""
         nn.Module.register_buffer(self, "kernel_bias", bias, persistent=False)  # type: ignore[arg-type]
+
+
+class FloatKernelModule(KernelModule):
+    """A converted op of weight-only quantization: floats times packed codes."""
+
+    @classmethod
+    def serves(cls, module: ConvertedWeighted) -> bool:
+        fits = cls.fits(module) and 0 not in module.weight.shape
+        return fits and not list(module.input_quantizers) and Grid.of(module.weight.spec) is not None
+
+    @classmethod
+    @abstractmethod
+    def fits(cls, module: ConvertedWeighted) -> bool:
+        """Whether this is the kind of op that the kernel computes."""
+
+    @classmethod
+    def runs(cls, module: ConvertedWeighted, quantizer: InputQuantizer | None) -> bool:
+        return quantizer is None
+
+    @abstractmethod
+    def on_floats(self, x: Tensor) -> Tensor:
+        """The result, of the dtype of x, which the kernels take."""
+
+    def compute(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
+        wants_gradient = x.requires_grad and torch.is_grad_enabled()
+        if quantizer is not None or wants_gradient or not x.is_floating_point():
+            return super().compute(x, quantizer, *extra)
+        if self.awaits_norm:
+            awaited.expect(self.input_quantizers.run, self.op_name)
+        return as_dtype(self.on_floats(x if x.dtype in dtypes_on(x.device) else x.float()), x.dtype)
 
 
 class IntegerKernelModule(KernelModule):

@@ -10,11 +10,12 @@ from subbyte.adaptor.pytorch.packed_weight import PackedWeight
 from subbyte.kernels.binary_weight import BinaryWeight
 from subbyte.kernels.convolution import ConvolutionWeight
 from subbyte.kernels.depthwise import DepthwiseWeight
+from subbyte.kernels.float_convolution import FloatConvolutionWeight
 from subbyte.kernels.float_linear import FloatLinearWeight
 from subbyte.kernels.linear_weight import LinearWeight
 from subbyte.kernels.packing import pack_codes
 
-LaidOut = LinearWeight | FloatLinearWeight | ConvolutionWeight | DepthwiseWeight | BinaryWeight
+LaidOut = LinearWeight | FloatLinearWeight | ConvolutionWeight | FloatConvolutionWeight | DepthwiseWeight | BinaryWeight
 
 
 class PanelWeight(PackedWeight):

@@ -4,6 +4,7 @@ from torch import nn
 
 from subbyte.adaptor.pytorch.kernels.binary import BinaryConvolution, BinaryLinear
 from subbyte.adaptor.pytorch.kernels.convolution import KernelConvolution, KernelDepthwise
+from subbyte.adaptor.pytorch.kernels.float_convolution import KernelFloatConvolution
 from subbyte.adaptor.pytorch.kernels.float_linear import KernelFloatLinear
 from subbyte.adaptor.pytorch.kernels.kernel_module import KernelModule
 from subbyte.adaptor.pytorch.kernels.linear import KernelLinear
@@ -22,6 +23,7 @@ KINDS: tuple[type[KernelModule], ...] = (
     KernelConvolution,
     KernelDepthwise,
     KernelFloatLinear,
+    KernelFloatConvolution,
 )
 
 
