@@ -265,7 +265,7 @@ void convolve_floats(StackValue* stack, EpilogueArguments* fused) {
   Results results = results_of(shape, fused, channels_last, any_nan);
   if (shape.images > 0) {
     const Image image = {x.data<float>(), shape.images, shape.channels, channels_last};
-    BinaryConvolution(shape, arguments, FloatImage(shape, arguments, image), results, channels_last).run();
+    BinaryConvolution(shape, arguments, ComparedImage(shape, arguments, image), results, channels_last).run();
     if (any_nan) {
       spread_nans(image, {shape.window, shape.groups, shape.group_outputs(), results.floats(), channels_last});
     }

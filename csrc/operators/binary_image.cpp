@@ -32,7 +32,7 @@ void write_fields(const BitFields& from, std::uint64_t* words) {
 
 }  // namespace
 
-FloatImage::FloatImage(const BinaryShape& shape, const BinaryArguments& arguments, const Image& image)
+ComparedImage::ComparedImage(const BinaryShape& shape, const BinaryArguments& arguments, const Image& image)
     : shape_(shape), image_(image) {
   for (std::int64_t plane = 0; plane < arguments.levels.planes(); ++plane) {
     thresholds_.push_back(arguments.levels.threshold(plane, *arguments.x_scale.data<float>(),
@@ -40,7 +40,7 @@ FloatImage::FloatImage(const BinaryShape& shape, const BinaryArguments& argument
   }
 }
 
-void FloatImage::write(std::int64_t image, std::int64_t plane, std::int64_t group, std::int64_t row,
+void ComparedImage::write(std::int64_t image, std::int64_t plane, std::int64_t group, std::int64_t row,
                        std::uint64_t* words) const {
   const std::int64_t rows = shape_.window.height.size, columns = shape_.window.width.size;
   const std::int64_t channels = shape_.group_channels(), first = group * channels;

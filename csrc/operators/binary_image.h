@@ -20,9 +20,9 @@ class BinaryImage {
 };
 
 // Floats, compared with the threshold of each plane.
-class FloatImage : public BinaryImage {
+class ComparedImage : public BinaryImage {
  public:
-  FloatImage(const BinaryShape& shape, const BinaryArguments& arguments, const Image& image);
+  ComparedImage(const BinaryShape& shape, const BinaryArguments& arguments, const Image& image);
   void write(std::int64_t image, std::int64_t plane, std::int64_t group, std::int64_t row,
              std::uint64_t* words) const override;
 

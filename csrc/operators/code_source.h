@@ -15,6 +15,8 @@ class CodeSource {
   explicit CodeSource(const Tensor& x);
 
   static bool takes(const Tensor& x);
+  // Null where x is codes.
+  const float* floats() const { return are_codes_ ? nullptr : static_cast<const float*>(numbers_); }
 
   // The numbers [first, first + count) as codes, less the shift; returns whether a NaN was among them. Several threads may
   // write at once.

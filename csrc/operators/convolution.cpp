@@ -123,8 +123,8 @@ void convolve_codes(StackValue* stack, EpilogueArguments* fused) {
   const Window window(sizes[2], sizes[3], stack + 14);
   const Affine affine = codes.of_row(0);
   const CodeSource source(x);
-  const Image image = {x, source, sizes[0], sizes[1], channels_last};
-  const Plane plane(image, window, groups, affine);
+  const Image image = {source.floats(), sizes[0], sizes[1], channels_last};
+  const Plane plane(image, source, window, groups, affine);
   const Segments segments = segments_of(window, plane, channels);
   Linear call{};
   call.bits = static_cast<int>(bits), call.outputs = outputs / groups;

@@ -106,8 +106,8 @@ void convolve_channels(StackValue* stack, EpilogueArguments* fused) {
   DepthwiseWeight weight(&tensors[1], bits, channels, window.taps());
   const Affine affine = codes.of_row(0);
   const CodeSource source(x);
-  const Image image = {x, source, sizes[0], channels, channels_last};
-  const Plane plane(image, window, 1, affine);
+  const Image image = {source.floats(), sizes[0], channels, channels_last};
+  const Plane plane(image, source, window, 1, affine);
   std::vector<std::int64_t> taps;
   for (std::int64_t tap = 0; tap < window.taps(); ++tap) {
     const std::int64_t row = tap / window.width.kernel, column = tap % window.width.kernel;

@@ -38,8 +38,9 @@ std::unique_ptr<std::int8_t[]> bytes_for(std::int64_t count) {
 
 }  // namespace
 
-Plane::Plane(const Image& image, const Window& window, std::int64_t groups, const Affine& affine)
-    : window_(window), groups_(groups), channels_(image.channels / groups), filled_(divided_up(channels_, kStep) * kStep) {
+Plane::Plane(const Image& image, const CodeSource& source, const Window& window, std::int64_t groups, const Affine& affine)
+    : window_(window), groups_(groups), channels_(image.channels / groups),
+      filled_(divided_up(channels_, kStep) * kStep), is_channels_last_(image.channels_last) {
   const std::int64_t height = window.height.padded(), width = window.width.padded();
   const std::int64_t images = image.images > 0 ? image.images : 1;
   const std::int64_t places = product_of({images, groups, height, width}, "the padded x");
@@ -51,29 +52,30 @@ Plane::Plane(const Image& image, const Window& window, std::int64_t groups, cons
   in_parallel(image.images * pieces, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t first = i % pieces * rows;
-      if (fill_rows(image, i / pieces, first, first + rows < height ? first + rows : height, affine)) {
+      if (fill_rows({i / pieces, first, first + rows < height ? first + rows : height}, source, affine)) {
         any_nan = true;
       }
     }
   });
-  image.codes.refuse_what_is_outside();
+  source.refuse_what_is_outside();
   any_nan_ = any_nan;
 }
 
-bool Plane::fill_rows(const Image& image, std::int64_t index, std::int64_t begin, std::int64_t end, const Affine& affine) {
+bool Plane::fill_rows(const Rows& rows, const CodeSource& source, const Affine& affine) {
   const LinearKernels& kernels = *chosen_isa().kernels.linear;
-  for (std::int64_t row = begin; row < end; ++row) {
-    pad_row(index, row, static_cast<std::int8_t>(affine.zero_point - affine.shift));
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    pad_row(rows.index, row, static_cast<std::int8_t>(affine.zero_point - affine.shift));
   }
   const std::int64_t top = window_.height.padding, bottom = top + window_.height.size;
-  const std::int64_t first = begin < top ? top : begin, last = end > bottom ? bottom : end;
+  const std::int64_t first = rows.begin < top ? top : rows.begin, last = rows.end > bottom ? bottom : rows.end;
   bool any_nan = false;
   if (first < last) {
-    any_nan = image.channels_last ? take_channels_last(image, index, first - top, last - top, affine)
-                                  : take_row_major(image, index, first - top, last - top, affine);
+    const Rows real = {rows.index, first - top, last - top};
+    any_nan = is_channels_last_ ? take_channels_last(real, source, affine) : take_row_major(real, source, affine);
   }
   for (std::int64_t group = 0; group < groups_; ++group) {
-    const std::int64_t at = offset(index, group, begin, 0), places = (end - begin) * window_.width.padded();
+    const std::int64_t at = offset(rows.index, group, rows.begin, 0);
+    const std::int64_t places = (rows.end - rows.begin) * window_.width.padded();
     kernels.sums(codes_.get() + at, places, filled_, sums_.get() + at / filled_);
   }
   return any_nan;
@@ -100,22 +102,22 @@ void Plane::fill_places(std::int8_t* codes, std::int64_t count, std::int8_t zero
   }
 }
 
-bool Plane::take_channels_last(const Image& image, std::int64_t index, std::int64_t begin, std::int64_t end,
-                               const Affine& affine) {
-  const std::int64_t width = window_.width.size, of_row = width * image.channels, first = index * window_.height.size;
+bool Plane::take_channels_last(const Rows& rows, const CodeSource& source, const Affine& affine) {
+  const std::int64_t channels = groups_ * channels_;
+  const std::int64_t width = window_.width.size, of_row = width * channels, first = rows.index * window_.height.size;
   const bool as_it_lies = groups_ == 1 && filled_ == channels_;
   const std::unique_ptr<std::int8_t[]> row_codes = bytes_for(as_it_lies ? 0 : of_row);
   bool any_nan = false;
-  for (std::int64_t row = begin; row < end; ++row) {
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
     const std::int64_t padded_row = row + window_.height.padding;
-    std::int8_t* const direct = codes_.get() + offset(index, 0, padded_row, window_.width.padding);
+    std::int8_t* const direct = codes_.get() + offset(rows.index, 0, padded_row, window_.width.padding);
     std::int8_t* const codes = as_it_lies ? direct : row_codes.get();
-    any_nan = image.codes.write((first + row) * of_row, of_row, affine, codes) || any_nan;
+    any_nan = source.write((first + row) * of_row, of_row, affine, codes) || any_nan;
     for (std::int64_t group = 0; !as_it_lies && group < groups_; ++group) {
-      std::int8_t* const to = codes_.get() + offset(index, group, padded_row, window_.width.padding);
+      std::int8_t* const to = codes_.get() + offset(rows.index, group, padded_row, window_.width.padding);
       for (std::int64_t place = 0; place < width; ++place) {
         for (std::int64_t channel = 0; channel < channels_; ++channel) {
-          to[place * filled_ + channel] = codes[place * image.channels + group * channels_ + channel];
+          to[place * filled_ + channel] = codes[place * channels + group * channels_ + channel];
         }
       }
     }
@@ -124,19 +126,19 @@ bool Plane::take_channels_last(const Image& image, std::int64_t index, std::int6
 }
 
 // All rows of a channel at once, as they lie side by side.
-bool Plane::take_row_major(const Image& image, std::int64_t index, std::int64_t begin, std::int64_t end,
-                           const Affine& affine) {
-  const std::int64_t width = window_.width.size, height = window_.height.size, count = (end - begin) * width;
-  const std::unique_ptr<std::int8_t[]> codes = bytes_for(image.channels * count);
+bool Plane::take_row_major(const Rows& rows, const CodeSource& source, const Affine& affine) {
+  const std::int64_t channels = groups_ * channels_;
+  const std::int64_t width = window_.width.size, height = window_.height.size, count = (rows.end - rows.begin) * width;
+  const std::unique_ptr<std::int8_t[]> codes = bytes_for(channels * count);
   bool any_nan = false;
-  for (std::int64_t channel = 0; channel < image.channels; ++channel) {
-    const std::int64_t first = ((index * image.channels + channel) * height + begin) * width;
-    any_nan = image.codes.write(first, count, affine, codes.get() + channel * count) || any_nan;
+  for (std::int64_t channel = 0; channel < channels; ++channel) {
+    const std::int64_t first = ((rows.index * channels + channel) * height + rows.begin) * width;
+    any_nan = source.write(first, count, affine, codes.get() + channel * count) || any_nan;
   }
   for (std::int64_t group = 0; group < groups_; ++group) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      transpose(codes.get() + group * channels_ * count + (row - begin) * width, channels_, width, count,
-                codes_.get() + offset(index, group, row + window_.height.padding, window_.width.padding), filled_);
+    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+      transpose(codes.get() + group * channels_ * count + (row - rows.begin) * width, channels_, width, count,
+                codes_.get() + offset(rows.index, group, row + window_.height.padding, window_.width.padding), filled_);
     }
   }
   return any_nan;

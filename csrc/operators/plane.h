@@ -11,10 +11,9 @@
 
 namespace subbyte {
 
-// Numbers of axes (image, channel, row, column).
+// Where numbers lie, of axes (image, channel, row, column).
 struct Image {
-  const Tensor& numbers;
-  const CodeSource& codes;  // made of the numbers
+  const float* data;  // null, where they are codes
   std::int64_t images, channels;
   bool channels_last;  // else row-major
 };
@@ -23,7 +22,7 @@ class Plane {
  public:
   // Of [images, groups, padded height, padded width, filled]: `filled` are the channels of a group, filled up to whole
   // steps with bytes of 0. What pads the image is the code of 0.
-  Plane(const Image& image, const Window& window, std::int64_t groups, const Affine& affine);
+  Plane(const Image& image, const CodeSource& source, const Window& window, std::int64_t groups, const Affine& affine);
 
   const std::int8_t* codes() const { return codes_.get(); }
   std::int64_t filled() const { return filled_; }
@@ -40,11 +39,15 @@ class Plane {
                    std::int32_t* sums) const;
 
  private:
-  // Some rows of the padded image `index`; return whether a NaN was among them.
-  bool fill_rows(const Image& image, std::int64_t index, std::int64_t begin, std::int64_t end, const Affine& affine);
-  bool take_channels_last(const Image& image, std::int64_t index, std::int64_t begin, std::int64_t end,
-                          const Affine& affine);
-  bool take_row_major(const Image& image, std::int64_t index, std::int64_t begin, std::int64_t end, const Affine& affine);
+  // Some rows of the image `index`.
+  struct Rows {
+    std::int64_t index, begin, end;
+  };
+
+  // Of the padded image; what take_... take are those of the image itself. They return whether a NaN was among them.
+  bool fill_rows(const Rows& rows, const CodeSource& source, const Affine& affine);
+  bool take_channels_last(const Rows& rows, const CodeSource& source, const Affine& affine);
+  bool take_row_major(const Rows& rows, const CodeSource& source, const Affine& affine);
   void pad_row(std::int64_t index, std::int64_t row, std::int8_t zero);
   void fill_places(std::int8_t* codes, std::int64_t count, std::int8_t zero) const;
   bool is_padding(std::int64_t row) const {
@@ -53,6 +56,7 @@ class Plane {
 
   Window window_;
   std::int64_t groups_, channels_, filled_;  // channels: of a group
+  bool is_channels_last_;
   std::unique_ptr<std::int8_t[]> codes_;
   std::unique_ptr<std::int32_t[]> sums_;  // of each place
   bool any_nan_ = false;

@@ -28,7 +28,7 @@ void spread_nans(const Image& image, const ConvolutionResult& result) {
   const std::int64_t width = result.window.width.size, places = result.window.height.size * width;
   const std::int64_t of_image = image.channels * places;
   for (std::int64_t i = 0; i < image.images * of_image; ++i) {
-    if (!std::isnan(image.numbers.data<float>()[i])) {
+    if (!std::isnan(image.data[i])) {
       continue;
     }
     const std::int64_t channel = image.channels_last ? i % image.channels : i % of_image / places;
