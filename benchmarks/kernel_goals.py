@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ceilings import Ceilings
-from measuring import Case, Measured, Results
+from measuring import ON_CODES, Case, Measured, Results
 
 from report import Report
 
@@ -185,20 +185,27 @@ def _convolution_goals() -> list[Goal]:
             tuple(
                 check
                 for name, share in shares.items()
+                for ours in ("W1A1", f"W1A1: {ON_CODES}")
                 for check in (
-                    Check(f"Conv2d {name} HOT", "W1A1", share),
-                    Check(f"Conv2d {name} HOT", "W1A1", 14, (FP32_CONVOLUTION,)),
-                    Check(f"Conv2d {name} HOT", "W1A1", 3.5, INT8_CONVOLUTIONS),
+                    Check(f"Conv2d {name} HOT", ours, share),
+                    Check(f"Conv2d {name} HOT", ours, 14, (FP32_CONVOLUTION,)),
+                    Check(f"Conv2d {name} HOT", ours, 3.5, INT8_CONVOLUTIONS),
                 )
             ),
         ),
-        Goal("W1A1 convolution, 16 channels", (Check("Conv2d 16 channels HOT", "W1A1", 8, (FP32_CONVOLUTION,)),)),
+        Goal(
+            "W1A1 convolution, 16 channels",
+            tuple(
+                Check("Conv2d 16 channels HOT", ours, 8, (FP32_CONVOLUTION,)) for ours in ("W1A1", f"W1A1: {ON_CODES}")
+            ),
+        ),
         Goal(
             "W4A8 and W8A8 convolution",
             tuple(
                 Check(f"Conv2d {name} HOT", ours, 1.0, (INT8,))
                 for name in (*shares, "16 channels")
-                for ours in ("W4A8", "W8A8")
+                for width in ("W4A8", "W8A8")
+                for ours in (width, f"{width}: {ON_CODES}")
             ),
         ),
     ]

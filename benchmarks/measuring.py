@@ -9,7 +9,7 @@ from layers import Layer
 from own_layers import OwnLayer
 from timing import Times, in_turns
 
-MODEL, OPERATOR = "model", "op"  # how a layer of ours is called
+MODEL, OPERATOR, ON_CODES = "model", "op", "op, codes in and out"  # how a layer of ours is called
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,8 @@ class Results:
         for name, layer in own.items():
             layers[f"{name}: {MODEL}"] = layer.model
             layers[f"{name}: {OPERATOR}"] = layer.operators
+            if layer.on_codes is not None:
+                layers[f"{name}: {ON_CODES}"] = layer.on_codes
         is_hot = case.weights == "HOT"
         calls = {name: layer.hot() if is_hot else layer.cold(self._cold_bytes) for name, layer in layers.items()}
         alone = {f"{name}: {OPERATOR}": layer.alone for name, layer in own.items()}

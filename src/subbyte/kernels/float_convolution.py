@@ -158,9 +158,11 @@ def _conv2d_float(
     )
     assert scale is not None
     numbers = numbers if zero_point is None else numbers - zero_point[:, None, None, None]
-    real = numbers * scale[:, None, None, None]
-    y = F.conv2d(x.float(), real, real_bias, window.stride, window.padding, window.dilation, groups)
-    return y.to(x.dtype).contiguous(memory_format=memory_format(x))
+    real = (numbers * scale[:, None, None, None]).double()
+    # In float64, which oneDNN does not take: on some channels_last images one pixel wide, torch 2.13's crashes.
+    real_bias = None if real_bias is None else real_bias.double()
+    y = F.conv2d(x.double(), real, real_bias, window.stride, window.padding, window.dilation, groups)
+    return y.float().to(x.dtype).contiguous(memory_format=memory_format(x))
 
 
 def _shape(x: Tensor, *arguments: int) -> Tensor:
