@@ -286,17 +286,17 @@ def test_a_model_that_stays_float_in_part_keeps_its_own_weights() -> None:
         torch.testing.assert_close(converted(X)[0], want, atol=0.05, rtol=0)
 
 
-def test_compile_and_export() -> None:
+@pytest.mark.parametrize("config", ["w4a8:dynamic", "w4"])
+def test_compile_and_export(config: str) -> None:
+    kernels = subbyte.use_kernels(subbyte.quantize(networks()["projected"], config))
+    x = X[:1]
     # Else PyTorch compiles around every LSTM, GRU and RNN.
     with torch.no_grad(), torch._dynamo.config.patch(allow_rnn=True):
-        for config in ("w4a8:dynamic", "w4"):
-            kernels = subbyte.use_kernels(subbyte.quantize(networks()["projected"], config, X[:2]))
-            want = kernels(X[:2])
-            torch.compiler.reset()
-            compiled = torch.compile(kernels, fullgraph=True, backend="aot_eager")
-            torch.testing.assert_close(compiled(X[:2]), want)
-            exported = torch.export.export(kernels, (X[:2],), strict=False).module()
-            torch.testing.assert_close(exported(X[:2]), want)
+        want = kernels(x)
+        torch.compiler.reset()
+        torch.testing.assert_close(torch.compile(kernels, fullgraph=True, backend="eager")(x), want)
+        exported = torch.export.export(kernels, (x,), strict=False).module()
+        torch.testing.assert_close(exported(x), want)
 
 
 def test_a_module_that_gets_another_configuration_is_attached_anew() -> None:
@@ -310,7 +310,7 @@ def test_a_module_that_gets_another_configuration_is_attached_anew() -> None:
 
     model = randomized(Net())
     data = [(X, False), (X, True)]
-    prepared = subbyte.prepare(model, {"approach": "auto", "global": "w4a8"}, data, first_last="int8")
+    prepared = subbyte.prepare(model, {"approach": "auto", "precision": "w4a8"}, data, first_last="int8")
     assert rows_of(prepared)["r"]["weight_dtype"] == "int8"
     with torch.no_grad():
         assert torch.equal(subbyte.convert(prepared)(X, True), prepared(X, True))
