@@ -175,9 +175,7 @@ class Recurrent(nn.Module):
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_recurrent_modules_stay_float_with_static_ranges_and_are_counted(
-    kind: type[nn.Module], bidirectional: bool
-) -> None:
+def test_static_recurrent_modules_stay_float_and_are_counted(kind: type[nn.Module], bidirectional: bool) -> None:
     model = randomized(Recurrent(kind, num_layers=2, bidirectional=bidirectional))
     tokens = torch.arange(28).reshape(4, 7) % 16
     quantized = subbyte.quantize(model, "w4a8", tokens)
