@@ -86,9 +86,7 @@ def _floats_of(x: Tensor, arguments: tuple[Any, ...]) -> Tensor:
     inputs = arguments[-1]
     width = -(-inputs // 8) if x.dtype == torch.uint8 else inputs
     if x.ndim != 2 or x.shape[1] != width:
-        raise KernelError(
-            "x has rows, each of as many columns as the layer has inputs, or of their bits"
-        )
+        raise KernelError("x has rows, each of as many columns as the layer has inputs, or of their bits")
     if x.dtype != torch.uint8:
         return x
     if count != 2:
