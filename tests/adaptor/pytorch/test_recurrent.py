@@ -17,8 +17,8 @@ from subbyte import ConfigError, ModelError
 from subbyte.kernels import isas, use_isa
 
 X = seeded((6, 4, 12))
-INTEGER = ["w4a8:dynamic", "w3a4:dynamic", "wuint2a8:dynamic:g5", "w8a8:dynamic", "w1a8:dynamic"]
-FLOAT = ["w4", "w8:g3", "w1", "wnf4", "wuint3:g32"]
+INTEGER = ["w4a8:dynamic", "w3a4:dynamic", "wuint2a8:dynamic:g5", "w1a8:dynamic"]
+FLOAT = ["w4", "w8:g3", "wnf4"]
 AVAILABLE = [isa.name for isa in isas() if isa.available]
 
 
