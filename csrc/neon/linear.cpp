@@ -5,6 +5,6 @@
 
 namespace subbyte {
 
-const LinearKernels neon_linear = {linear, sum};
+const LinearKernels neon_linear = {linear, sum, sums};
 
 }  // namespace subbyte
