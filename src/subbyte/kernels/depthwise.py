@@ -125,9 +125,7 @@ def _depthwise_conv2d_codes(
 ) -> Tensor:
     window = window_of(geometry)
     if x.ndim != 4 or x.dtype not in X_DTYPES or channels <= 0 or x.shape[1] != channels:
-        raise KernelError(
-            "x must be float32, or codes in uint8 or int8, with as many channels as the weight"
-        )
+        raise KernelError("x must be float32, or codes in uint8 or int8, with as many channels as the weight")
     check_window(window, tuple(x.shape[2:]))
     count = channels * window.kernel[0] * window.kernel[1]
     check_codes_of_weight(weight, values, bits, packed_size(count, bits))
