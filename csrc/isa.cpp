@@ -3,6 +3,10 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#if defined(SUBBYTE_ARM) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
 namespace subbyte {
 namespace {
 
@@ -52,7 +56,15 @@ Names cpu_features() {
   return found;
 }
 #else
-Names cpu_features() { return {"asimd"}; }  // every 64-bit ARM has it
+Names cpu_features() {
+  Names found = {"asimd"};  // every 64-bit ARM has it
+#if defined(SUBBYTE_ARM) && defined(__linux__)
+  if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) {
+    found.emplace_back("asimddp");
+  }
+#endif
+  return found;
+}
 #endif
 
 // Builds one set from the next narrower: a family of kernels whose features are missing stays what it was there.
@@ -134,8 +146,11 @@ std::vector<Isa> list(const Names& features) {
                       .done());
 #endif
 #ifdef SUBBYTE_ARM
-  found.push_back(
-      SetOfKernels("neon", "asimd", features, &found.back()).with("packing", &Kernels::packing, &neon_packing).done());
+  found.push_back(SetOfKernels("neon", "asimd", features, &found.back())
+                      .with("packing", &Kernels::packing, &neon_packing)
+                      .with("linear", &Kernels::linear, &neon_linear)
+                      .with("linear", &Kernels::linear, &neon_dotprod_linear, "asimddp")
+                      .done());
 #endif
   return found;
 }

@@ -63,6 +63,6 @@ struct LinearKernels {
   void (*sums)(const int8_t* x, int64_t places, int64_t bytes, int32_t* sums);
 };
 
-extern const LinearKernels reference_linear, avx2_linear, avx512_linear;
+extern const LinearKernels reference_linear, avx2_linear, avx512_linear, neon_linear, neon_dotprod_linear;
 
 }  // namespace subbyte

@@ -6,7 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "product.h"
 #include "require.h"
+#include "tensor_argument.h"
 
 namespace subbyte {
 namespace {
@@ -22,16 +24,12 @@ float float_of(std::int64_t number) {
 constexpr std::int64_t kInfinity = 0x7f800000;
 
 // Words are put together only where something does not fit: a small layer is called in less time.
-void check_tensor(Tensor& tensor, const char* name, const char* what, std::int32_t dtype, std::int64_t count) {
-  const auto refuse = [&](const std::string& why) { require(false, std::string(name) + ": the " + what + " " + why); };
-  if (!tensor.on_cpu()) {
-    refuse("must be on the CPU");
-  }
-  if (tensor.dtype() != dtype) {
-    refuse("has the wrong dtype");
+void check_tensor(Tensor& tensor, const char* what, std::int32_t dtype, std::int64_t count) {
+  if (!tensor.on_cpu() || tensor.dtype() != dtype) {
+    require_tensor(tensor, what, {dtype});
   }
   if (tensor.count() != count) {
-    refuse("has " + std::to_string(tensor.count()) + " elements; it takes " + std::to_string(count));
+    require_count(tensor, what, count);
   }
   tensor = std::move(tensor).contiguous();
 }
@@ -60,12 +58,12 @@ BinaryArguments BinaryArguments::from_stack(const StackValue* stack) {
           {integer(8), integer(9), integer(10), (stack[11] & 1) != 0}, integer(12), (stack[13] & 1) != 0};
 }
 
-void BinaryArguments::check(const char* name, std::int64_t padded, std::int64_t words, std::int64_t taps,
+void BinaryArguments::check(std::int64_t padded, std::int64_t words, std::int64_t taps,
                             std::int64_t x_parameters) {
   const TorchApi& api = torch_api();
-  const auto hold = [name](bool holds, const char* what) {
+  const auto hold = [](bool holds, const char* what) {
     if (!holds) {
-      require(false, std::string(name) + ": " + what);
+      require(false, what);
     }
   };
   hold(levels.count == 2 || levels.count == 3, "x has two or three levels");
@@ -74,13 +72,13 @@ void BinaryArguments::check(const char* name, std::int64_t padded, std::int64_t 
        "the levels of x are evenly spaced whole numbers within -128..128");
   hold(!levels.rounds || levels.step() == 1, "levels that are rounded to are neighbours");
   const std::int64_t scales = x_scale.count();
-  check_tensor(weight, name, "packed weight", api.dtype_int64(), product_of({padded, words, has_masks ? 2 : 1}, name));
-  check_tensor(weight_scale, name, "weight's scale", api.dtype_float32(), padded);
-  check_tensor(weight_sums, name, "weight's sums", api.dtype_int32(), product_of({padded, taps}, name));
-  check_tensor(weight_ones, name, "weight's ones", api.dtype_int32(), padded);
-  check_tensor(bias, name, "bias", api.dtype_float32(), bias.count() == 0 ? 0 : padded);
-  check_tensor(x_scale, name, "scale of x", api.dtype_float32(), scales == 1 ? 1 : x_parameters);
-  check_tensor(x_zero_point, name, "zero point of x", api.dtype_int32(), scales);
+  check_tensor(weight, "the packed weight", api.dtype_int64(), product_of({padded, words, has_masks ? 2 : 1}, "the weight"));
+  check_tensor(weight_scale, "the weight's scale", api.dtype_float32(), padded);
+  check_tensor(weight_sums, "the weight's sums", api.dtype_int32(), product_of({padded, taps}, "the weight"));
+  check_tensor(weight_ones, "the weight's ones", api.dtype_int32(), padded);
+  check_tensor(bias, "the bias", api.dtype_float32(), bias.count() == 0 ? 0 : padded);
+  check_tensor(x_scale, "the scale of x", api.dtype_float32(), scales == 1 ? 1 : x_parameters);
+  check_tensor(x_zero_point, "the zero point of x", api.dtype_int32(), scales);
   const float* scale = x_scale.data<float>();
   const std::int32_t* zero_point = x_zero_point.data<std::int32_t>();
   for (std::int64_t i = 0; i < scales; ++i) {

@@ -36,7 +36,7 @@ struct BinaryArguments {
 
   // Throws std::runtime_error where something does not fit.
   // padded: outputs filled up to whole panels; words: of a row; taps: positions that weights are summed by.
-  void check(const char* name, std::int64_t padded, std::int64_t words, std::int64_t taps, std::int64_t x_parameters);
+  void check(std::int64_t padded, std::int64_t words, std::int64_t taps, std::int64_t x_parameters);
 
   // base[n] of BinaryProducts where these are the sums of the weights.
   void write_base(const std::int32_t* sums, const std::int32_t* ones, std::int32_t zero_point, std::int64_t count,

@@ -15,6 +15,7 @@
 #include "epilogue.h"
 #include "operators.h"
 #include "require.h"
+#include "tensor_argument.h"
 #include "spread_nans.h"
 #include "transposed.h"
 
@@ -48,7 +49,7 @@ class BinaryConvolution {
         row_classes_(shape.window.height),
         column_classes_(shape.window.width),
         offsets_(shape.offsets()) {
-    product_of({shape.images, words_of_image()}, "binary_conv2d: the padded x");  // refused before threads begin
+    product_of({shape.images, words_of_image()}, "the padded x");  // refused before threads begin
     for (std::int64_t column = 0; column < shape.window.width.outputs(); ++column) {
       const std::int32_t base = column_classes_.of_position[static_cast<std::size_t>(column)];
       column_starts_.push_back({column * shape.window.width.stride, base * outputs_of_bases()});
@@ -76,7 +77,7 @@ class BinaryConvolution {
   std::int64_t words_of_image() const {
     return product_of({shape_.groups * planes_ * shape_.words_of_pixel(), shape_.window.height.padded(),
                        shape_.window.width.padded()},
-                      "binary_conv2d: the padded x");
+                      "the padded x");
   }
   std::int64_t plane_stride() const { return shape_.groups * group_stride(); }
   std::int64_t group_stride() const { return shape_.words_of_pixel() * shape_.image_words(); }
@@ -220,12 +221,12 @@ class BinaryConvolution {
 
 void check_arguments(const BinaryShape& shape, BinaryArguments& arguments) {
   require(shape.channels > 0 && shape.outputs > 0 && shape.window.height.size > 0 && shape.window.width.size > 0,
-          "binary_conv2d: a convolution has channels, outputs and an image");
+          "a convolution has channels, outputs and an image");
   require(shape.groups > 0 && shape.channels % shape.groups == 0 && shape.outputs % shape.groups == 0,
-          "binary_conv2d: groups divide channels and outputs");
+          "groups divide channels and outputs");
   const std::int64_t padded = product_of(
-      {shape.groups, divided_up(shape.group_outputs(), kBinaryPanel), kBinaryPanel}, "binary_conv2d: the weight");
-  arguments.check("binary_conv2d", padded, shape.words(), shape.window.taps(), 1);
+      {shape.groups, divided_up(shape.group_outputs(), kBinaryPanel), kBinaryPanel}, "the weight");
+  arguments.check(padded, shape.words(), shape.window.taps(), 1);
 }
 
 bool has_nan_in_parallel(const float* x, std::int64_t count) {
@@ -250,9 +251,9 @@ void convolve_floats(StackValue* stack, EpilogueArguments* fused) {
   Tensor x = Tensor::from_stack(stack[0]);
   BinaryArguments arguments = BinaryArguments::from_stack(stack);
   const StackValue* numbers = stack + BinaryArguments::kCount;
-  require(x.on_cpu() && x.dtype() == torch_api().dtype_float32(), "binary_conv2d: x must be float32 on the CPU");
+  require_tensor(x, "x", {torch_api().dtype_float32()});
   const std::vector<std::int64_t> sizes = x.sizes();
-  require(sizes.size() == 4, "binary_conv2d: x has images, channels, rows and columns");
+  require(sizes.size() == 4, "x has images, channels, rows and columns");
   const BinaryShape shape = {sizes[0], sizes[1], arguments.outputs, static_cast<std::int64_t>(numbers[8]),
                              Window(sizes[2], sizes[3], numbers)};
   check_arguments(shape, arguments);
@@ -277,15 +278,15 @@ void convolve_bits(StackValue* stack, EpilogueArguments* fused) {
   Tensor x = Tensor::from_stack(stack[0]);
   BinaryArguments arguments = BinaryArguments::from_stack(stack);
   const StackValue* numbers = stack + BinaryArguments::kCount;
-  require(x.on_cpu() && x.dtype() == torch_api().dtype_uint8(), "binary_conv2d_packed: x must be uint8 on the CPU");
+  require_tensor(x, "x", {torch_api().dtype_uint8()});
   const std::vector<std::int64_t> sizes = x.sizes();
-  require(sizes.size() == 4, "binary_conv2d_packed: x has images, rows, columns and bytes");
+  require(sizes.size() == 4, "x has images, rows, columns and bytes");
   const BinaryShape shape = {sizes[0], static_cast<std::int64_t>(numbers[9]), arguments.outputs,
                              static_cast<std::int64_t>(numbers[8]), Window(sizes[1], sizes[2], numbers)};
   check_arguments(shape, arguments);
-  require(arguments.levels.count == 2, "binary_conv2d_packed: a bit has two levels");
+  require(arguments.levels.count == 2, "a bit has two levels");
   require(sizes[3] == PackedImage::bytes_of_pixel(shape.channels),
-          "binary_conv2d_packed: a pixel has the bytes that hold the bits of its channels");
+          "a pixel has the bytes that hold the bits of its channels");
   x = std::move(x).contiguous();
   Results results = results_of(shape, fused, true, false);
   if (shape.images > 0) {
@@ -317,14 +318,10 @@ void binary_conv2d_packed_fused(StackValue* stack, std::uint64_t, std::uint64_t)
 }  // namespace
 
 std::vector<Operator> binary_conv2d_operators() {
-  return {{"binary_conv2d", "binary_conv2d(" SUBBYTE_ARGUMENTS ") -> Tensor", binary_conv2d},
-          {"binary_conv2d_fused", "binary_conv2d_fused(" SUBBYTE_ARGUMENTS ", " SUBBYTE_EPILOGUE ") -> Tensor",
-           binary_conv2d_fused},
-          {"binary_conv2d_packed", "binary_conv2d_packed(" SUBBYTE_ARGUMENTS ", int channels) -> Tensor",
-           binary_conv2d_packed},
-          {"binary_conv2d_packed_fused",
-           "binary_conv2d_packed_fused(" SUBBYTE_ARGUMENTS ", int channels, " SUBBYTE_EPILOGUE ") -> Tensor",
-           binary_conv2d_packed_fused}};
+  return {operator_of<binary_conv2d>("binary_conv2d(" SUBBYTE_ARGUMENTS ") -> Tensor"),
+          operator_of<binary_conv2d_fused>("binary_conv2d_fused(" SUBBYTE_ARGUMENTS ", " SUBBYTE_EPILOGUE ") -> Tensor"),
+          operator_of<binary_conv2d_packed>("binary_conv2d_packed(" SUBBYTE_ARGUMENTS ", int channels) -> Tensor"),
+          operator_of<binary_conv2d_packed_fused>("binary_conv2d_packed_fused(" SUBBYTE_ARGUMENTS ", int channels, " SUBBYTE_EPILOGUE ") -> Tensor")};
 }
 
 }  // namespace subbyte

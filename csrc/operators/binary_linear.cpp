@@ -13,6 +13,7 @@
 #include "operators.h"
 #include "parallel.h"
 #include "require.h"
+#include "tensor_argument.h"
 
 namespace subbyte {
 namespace {
@@ -127,18 +128,17 @@ void multiply_bits(StackValue* stack, std::optional<std::int64_t> known_inputs, 
   Tensor given = Tensor::from_stack(stack[0]);
   BinaryArguments arguments = BinaryArguments::from_stack(stack);
   const std::vector<std::int64_t> sizes = given.sizes();
-  require(sizes.size() == 2, "binary_linear: x has rows and columns");
+  require(sizes.size() == 2, "x has rows and columns");
   const bool are_bits = known_inputs && given.dtype() == api.dtype_uint8();
-  require(given.on_cpu() && (are_bits || given.dtype() == api.dtype_float32()),
-          "binary_linear: x must be float32, or bits, on the CPU");
+  require_tensor(given, "x", {are_bits ? api.dtype_uint8() : api.dtype_float32()});
   const std::int64_t count = sizes[0], inputs = are_bits ? *known_inputs : sizes[1];
   require(!known_inputs || sizes[1] == (are_bits ? divided_up(inputs, 8) : *known_inputs),
-          "binary_linear: x has rows, each of as many columns as the layer has inputs, or of their bits");
-  require(!are_bits || arguments.levels.count == 2, "binary_linear: bits stand for two levels");
-  require(inputs > 0 && arguments.outputs > 0, "binary_linear: a layer has inputs and outputs");
+          "x has rows, each of as many columns as the layer has inputs, or of their bits");
+  require(!are_bits || arguments.levels.count == 2, "bits stand for two levels");
+  require(inputs > 0 && arguments.outputs > 0, "a layer has inputs and outputs");
   const std::int64_t words = divided_up(inputs, 64), panels = divided_up(arguments.outputs, kBinaryPanel);
-  const std::int64_t padded = product_of({panels, kBinaryPanel}, "binary_linear: the weight");
-  arguments.check("binary_linear", padded, words, 1, count);
+  const std::int64_t padded = product_of({panels, kBinaryPanel}, "the weight");
+  arguments.check(padded, words, 1, count);
   const std::int64_t planes = arguments.levels.planes();
   const Tensor x = std::move(given).contiguous();
   Results results(fused, {count, arguments.outputs}, false);
@@ -186,10 +186,8 @@ void binary_linear_fused(StackValue* stack, std::uint64_t, std::uint64_t) {
 }  // namespace
 
 std::vector<Operator> binary_linear_operators() {
-  return {{"binary_linear", "binary_linear(" SUBBYTE_ARGUMENTS ") -> Tensor", binary_linear},
-          {"binary_linear_fused",
-           "binary_linear_fused(" SUBBYTE_ARGUMENTS ", int inputs, " SUBBYTE_EPILOGUE ") -> Tensor",
-           binary_linear_fused}};
+  return {operator_of<binary_linear>("binary_linear(" SUBBYTE_ARGUMENTS ") -> Tensor"),
+          operator_of<binary_linear_fused>("binary_linear_fused(" SUBBYTE_ARGUMENTS ", int inputs, " SUBBYTE_EPILOGUE ") -> Tensor")};
 }
 
 }  // namespace subbyte

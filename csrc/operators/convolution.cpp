@@ -164,9 +164,8 @@ void conv2d_codes_fused(StackValue* stack, std::uint64_t, std::uint64_t) {
 }  // namespace
 
 std::vector<Operator> convolution_operators() {
-  return {{"conv2d_codes", "conv2d_codes(" SUBBYTE_ARGUMENTS ") -> Tensor", conv2d_codes},
-          {"conv2d_codes_fused", "conv2d_codes_fused(" SUBBYTE_ARGUMENTS ", " SUBBYTE_EPILOGUE ") -> Tensor",
-           conv2d_codes_fused}};
+  return {operator_of<conv2d_codes>("conv2d_codes(" SUBBYTE_ARGUMENTS ") -> Tensor"),
+          operator_of<conv2d_codes_fused>("conv2d_codes_fused(" SUBBYTE_ARGUMENTS ", " SUBBYTE_EPILOGUE ") -> Tensor")};
 }
 
 }  // namespace subbyte

@@ -152,10 +152,9 @@ void depthwise_conv2d_codes_fused(StackValue* stack, std::uint64_t, std::uint64_
 }  // namespace
 
 std::vector<Operator> depthwise_operators() {
-  return {{"depthwise_conv2d_codes", "depthwise_conv2d_codes(" SUBBYTE_ARGUMENTS ") -> Tensor", depthwise_conv2d_codes},
-          {"depthwise_conv2d_codes_fused",
-           "depthwise_conv2d_codes_fused(" SUBBYTE_ARGUMENTS ", " SUBBYTE_EPILOGUE ") -> Tensor",
-           depthwise_conv2d_codes_fused}};
+  return {operator_of<depthwise_conv2d_codes>("depthwise_conv2d_codes(" SUBBYTE_ARGUMENTS ") -> Tensor"),
+          operator_of<depthwise_conv2d_codes_fused>(
+              "depthwise_conv2d_codes_fused(" SUBBYTE_ARGUMENTS ", " SUBBYTE_EPILOGUE ") -> Tensor")};
 }
 
 }  // namespace subbyte

@@ -103,10 +103,9 @@ void embedding_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
 }  // namespace
 
 std::vector<Operator> embedding_operators() {
-  return {{"embedding_codes",
-           "embedding_codes(Tensor index, Tensor packed, Tensor scale, Tensor zero_point, Tensor values, int bits, "
-           "bool signed, int rows, int columns, int group_size) -> Tensor",
-           embedding_codes}};
+  return {operator_of<embedding_codes>(
+      "embedding_codes(Tensor index, Tensor packed, Tensor scale, Tensor zero_point, Tensor values, int bits, bool "
+      "signed, int rows, int columns, int group_size) -> Tensor")};
 }
 
 }  // namespace subbyte

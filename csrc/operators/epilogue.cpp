@@ -9,6 +9,7 @@
 #include "parallel.h"
 #include "product.h"
 #include "require.h"
+#include "tensor_argument.h"
 #include "transposed.h"
 
 namespace subbyte {
@@ -80,12 +81,12 @@ void Epilogue::check(const EpilogueArguments& given) const {
   require(given.output >= 0 && given.output <= static_cast<std::int64_t>(Output::signs), "there is no such output");
   require(low_ <= high_, "the lower bound of a clamp is above the upper, or one of them is NaN");
   const std::int64_t count = has_codes() ? 1 : 0;
+  require_tensor(given.scale, "the scale of y", {torch_api().dtype_float32()});
+  require_tensor(given.zero_point, "the zero point of y", {torch_api().dtype_int32()});
   for (const Tensor* parameter : {&given.scale, &given.zero_point}) {
-    require(parameter->on_cpu() && parameter->is_contiguous(), "the scale and the zero point of y must be on the CPU");
+    require(parameter->is_contiguous(), "the scale and the zero point of y must be contiguous");
     require_count(*parameter, "the scale or the zero point of y", count);
   }
-  require(given.scale.dtype() == torch_api().dtype_float32(), "the scale of y has the wrong dtype");
-  require(given.zero_point.dtype() == torch_api().dtype_int32(), "the zero point of y has the wrong dtype");
   if (!has_codes()) {
     return;
   }

@@ -139,9 +139,8 @@ void conv2d_float_fused(StackValue* stack, std::uint64_t, std::uint64_t) {
 }  // namespace
 
 std::vector<Operator> float_convolution_operators() {
-  return {{"conv2d_float", "conv2d_float(" SUBBYTE_ARGUMENTS ") -> Tensor", conv2d_float},
-          {"conv2d_float_fused", "conv2d_float_fused(" SUBBYTE_ARGUMENTS ", " SUBBYTE_EPILOGUE ") -> Tensor",
-           conv2d_float_fused}};
+  return {operator_of<conv2d_float>("conv2d_float(" SUBBYTE_ARGUMENTS ") -> Tensor"),
+          operator_of<conv2d_float_fused>("conv2d_float_fused(" SUBBYTE_ARGUMENTS ", " SUBBYTE_EPILOGUE ") -> Tensor")};
 }
 
 }  // namespace subbyte

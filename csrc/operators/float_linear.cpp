@@ -134,9 +134,8 @@ void linear_float_fused(StackValue* stack, std::uint64_t, std::uint64_t) {
 }  // namespace
 
 std::vector<Operator> float_linear_operators() {
-  return {{"linear_float", "linear_float(" SUBBYTE_ARGUMENTS ") -> Tensor", linear_float},
-          {"linear_float_fused", "linear_float_fused(" SUBBYTE_ARGUMENTS ", " SUBBYTE_EPILOGUE ") -> Tensor",
-           linear_float_fused}};
+  return {operator_of<linear_float>("linear_float(" SUBBYTE_ARGUMENTS ") -> Tensor"),
+          operator_of<linear_float_fused>("linear_float_fused(" SUBBYTE_ARGUMENTS ", " SUBBYTE_EPILOGUE ") -> Tensor")};
 }
 
 }  // namespace subbyte

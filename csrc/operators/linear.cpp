@@ -11,6 +11,7 @@
 #include "parallel.h"
 #include "product.h"
 #include "require.h"
+#include "tensor_argument.h"
 
 namespace subbyte {
 namespace {
@@ -70,8 +71,9 @@ void fill_row(const CodeSource& x, std::int64_t first, const Segments& groups, c
 
 void multiply_codes(StackValue* stack, EpilogueArguments* epilogue) {
   std::vector<Tensor> tensors = tensors_of(stack, 9);
-  const std::int32_t dtype = CodeSource::takes(tensors[0]) ? tensors[0].dtype() : torch_api().dtype_float32();
-  const Tensor x = checked(std::move(tensors[0]), "x", dtype);
+  const TorchApi& api = torch_api();
+  require_tensor(tensors[0], "x", {api.dtype_float32(), api.dtype_uint8(), api.dtype_int8()});
+  const Tensor x = std::move(tensors[0]).contiguous();
   const PackedArguments weight(&tensors[1]);
   const CodesOfX codes(&tensors[7], stack + 9);
   const auto bits = static_cast<std::int64_t>(stack[11]), outputs = static_cast<std::int64_t>(stack[12]);
@@ -121,9 +123,8 @@ void linear_codes_fused(StackValue* stack, std::uint64_t, std::uint64_t) {
 }  // namespace
 
 std::vector<Operator> linear_operators() {
-  return {{"linear_codes", "linear_codes(" SUBBYTE_ARGUMENTS ") -> Tensor", linear_codes},
-          {"linear_codes_fused", "linear_codes_fused(" SUBBYTE_ARGUMENTS ", " SUBBYTE_EPILOGUE ") -> Tensor",
-           linear_codes_fused}};
+  return {operator_of<linear_codes>("linear_codes(" SUBBYTE_ARGUMENTS ") -> Tensor"),
+          operator_of<linear_codes_fused>("linear_codes_fused(" SUBBYTE_ARGUMENTS ", " SUBBYTE_EPILOGUE ") -> Tensor")};
 }
 
 }  // namespace subbyte

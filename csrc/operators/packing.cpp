@@ -5,6 +5,7 @@
 #include "../isa.h"
 #include "operators.h"
 #include "require.h"
+#include "tensor_argument.h"
 #include "../torch/tensor.h"
 
 namespace subbyte {
@@ -39,8 +40,7 @@ void pack(StackValue* stack, std::uint64_t, std::uint64_t) {
   const auto bits = static_cast<std::int64_t>(stack[1]);
   check_bits(bits);
   const TorchApi& api = torch_api();
-  require(given.on_cpu(), "pack: codes must be on the CPU");
-  require(given.dtype() == api.dtype_uint8() || given.dtype() == api.dtype_int8(), "pack: codes must be uint8 or int8");
+  require_tensor(given, "codes", {api.dtype_uint8(), api.dtype_int8()});
   const Tensor codes = std::move(given).contiguous();
   const std::int64_t count = codes.count();
   Tensor packed = Tensor::empty({packed_size(count, bits)}, api.dtype_uint8());
@@ -59,9 +59,9 @@ void unpack(StackValue* stack, std::uint64_t, std::uint64_t) {
   const bool is_signed = (stack[3] & 1) != 0;
   check_bits(bits);
   const TorchApi& api = torch_api();
-  require(given.on_cpu(), "unpack: packed codes must be on the CPU");
-  require(given.dtype() == api.dtype_uint8() && given.sizes().size() == 1, "unpack: packed codes are one axis of uint8");
-  require(count >= 0, "unpack: the count of codes is " + std::to_string(count));
+  require_tensor(given, "packed codes", {api.dtype_uint8()});
+  require(given.sizes().size() == 1, "packed codes are one axis of uint8");
+  require(count >= 0, "the count of codes is " + std::to_string(count));
   require(count <= given.count() * 8 / bits, std::to_string(count) + " codes of " + std::to_string(bits) +
                                                  " bits do not fit in " + std::to_string(given.count()) + " bytes");
   const Tensor packed = std::move(given).contiguous();
@@ -78,8 +78,7 @@ void unpack(StackValue* stack, std::uint64_t, std::uint64_t) {
 void sign_pack(StackValue* stack, std::uint64_t, std::uint64_t) {
   Tensor given = Tensor::from_stack(stack[0]);
   const TorchApi& api = torch_api();
-  require(given.on_cpu(), "sign_pack: x must be on the CPU");
-  require(given.dtype() == api.dtype_float32(), "sign_pack: x must be float32");
+  require_tensor(given, "x", {api.dtype_float32()});
   const Tensor x = std::move(given).contiguous();
   const std::int64_t count = x.count();
   Tensor packed = Tensor::empty({packed_size(count, 1)}, api.dtype_uint8());
@@ -94,9 +93,9 @@ void sign_pack(StackValue* stack, std::uint64_t, std::uint64_t) {
 
 std::vector<Operator> packing_operators() {
   return {
-      {"pack_codes", "pack_codes(Tensor codes, int bits) -> Tensor", pack},
-      {"unpack_codes", "unpack_codes(Tensor packed, int bits, int count, bool signed) -> Tensor", unpack},
-      {"sign_pack", "sign_pack(Tensor x) -> Tensor", sign_pack},
+      operator_of<pack>("pack_codes(Tensor codes, int bits) -> Tensor"),
+      operator_of<unpack>("unpack_codes(Tensor packed, int bits, int count, bool signed) -> Tensor"),
+      operator_of<sign_pack>("sign_pack(Tensor x) -> Tensor"),
   };
 }
 

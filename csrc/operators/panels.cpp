@@ -79,7 +79,7 @@ void to_panels(StackValue* stack, std::uint64_t, std::uint64_t) {
 }  // namespace
 
 std::vector<Operator> panel_operators() {
-  return {{"to_panels", "to_panels(Tensor codes, Tensor segments, int bits) -> Tensor", to_panels}};
+  return {operator_of<to_panels>("to_panels(Tensor codes, Tensor segments, int bits) -> Tensor")};
 }
 
 }  // namespace subbyte

@@ -6,6 +6,7 @@
 #include "../isa.h"
 #include "parallel.h"
 #include "require.h"
+#include "tensor_argument.h"
 
 namespace subbyte {
 std::vector<Tensor> tensors_of(const StackValue* stack, int count) {
@@ -18,8 +19,7 @@ std::vector<Tensor> tensors_of(const StackValue* stack, int count) {
 }
 
 Tensor checked_layout(Tensor&& tensor, const std::string& name, std::int32_t dtype) {
-  require(tensor.on_cpu(), name + " must be on the CPU");
-  require(tensor.dtype() == dtype, name + " has the wrong dtype");
+  require_tensor(tensor, name, {dtype});
   return std::move(tensor);
 }
 

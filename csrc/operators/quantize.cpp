@@ -11,6 +11,7 @@
 #include "operators.h"
 #include "parallel.h"
 #include "require.h"
+#include "tensor_argument.h"
 
 namespace subbyte {
 namespace {
@@ -37,7 +38,7 @@ struct Values {
   Sizes sizes, strides;
 
   explicit Values(Tensor given) : tensor(std::move(given)), sizes(tensor.sizes()), strides(tensor.strides()) {
-    require(tensor.on_cpu() && tensor.dtype() == torch_api().dtype_float32(), "x must be float32 on the CPU");
+    require_tensor(tensor, "x", {torch_api().dtype_float32()});
     if (!tensor.is_contiguous() && !is_dense(sizes, strides)) {
       tensor = std::move(tensor).contiguous();
       strides = tensor.strides();
@@ -104,7 +105,7 @@ class Parameters {
 
  private:
   static Tensor checked(Tensor tensor, std::int32_t dtype, const std::string& name) {
-    require(tensor.on_cpu() && tensor.dtype() == dtype, "the " + name + " has the wrong dtype or device");
+    require_tensor(tensor, "the " + name, {dtype});
     require(tensor.count() > 0, "there is no " + name);
     return std::move(tensor).contiguous();
   }
@@ -260,7 +261,7 @@ Tensor summed(const Tensor& like, const std::vector<double>& sums) {
 
 // y, laid out as x is.
 Tensor as_laid_out(Tensor y, const Values& x) {
-  require(y.on_cpu() && y.dtype() == torch_api().dtype_float32(), "the gradient must be float32 on the CPU");
+  require_tensor(y, "the gradient", {torch_api().dtype_float32()});
   require(y.sizes() == x.sizes, "the gradient has another shape than x");
   if (y.strides() == x.strides) {
     return y;
@@ -321,23 +322,19 @@ void affine_fake_quantize_backward(StackValue* stack, std::uint64_t, std::uint64
 
 std::vector<Operator> quantize_operators() {
   return {
-      {"affine_snap",
-       "affine_snap(Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size) -> Tensor", affine_snap},
-      {"affine_fake_quantize",
-       "affine_fake_quantize(Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size) -> Tensor",
-       affine_fake_quantize},
-      {"affine_quantize",
-       "affine_quantize(Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size, bool signed) "
-       "-> Tensor",
-       affine_quantize},
-      {"affine_quantize_pack",
-       "affine_quantize_pack(Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size, int bits, "
-       "bool signed) -> Tensor",
-       affine_quantize_pack},
-      {"affine_fake_quantize_backward",
-       "affine_fake_quantize_backward(Tensor gradient, Tensor x, Tensor scale, Tensor zero_point, int low, int high, "
-       "int group_size) -> (Tensor, Tensor, Tensor)",
-       affine_fake_quantize_backward},
+      operator_of<affine_snap>(
+          "affine_snap(Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size) -> Tensor"),
+      operator_of<affine_fake_quantize>(
+          "affine_fake_quantize(Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size) -> Tensor"),
+      operator_of<affine_quantize>(
+          "affine_quantize(Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size, bool signed) "
+          "-> Tensor"),
+      operator_of<affine_quantize_pack>(
+          "affine_quantize_pack(Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size, int "
+          "bits, bool signed) -> Tensor"),
+      operator_of<affine_fake_quantize_backward>(
+          "affine_fake_quantize_backward(Tensor gradient, Tensor x, Tensor scale, Tensor zero_point, int low, int "
+          "high, int group_size) -> (Tensor, Tensor, Tensor)"),
   };
 }
 

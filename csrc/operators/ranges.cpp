@@ -11,6 +11,7 @@
 #include "operators.h"
 #include "parallel.h"
 #include "require.h"
+#include "tensor_argument.h"
 
 namespace subbyte {
 namespace {
@@ -85,10 +86,10 @@ void affine_params(StackValue* stack, std::uint64_t, std::uint64_t) {
   Tensor x = Tensor::from_stack(stack[0]);
   const auto low = static_cast<std::int64_t>(stack[1]), high = static_cast<std::int64_t>(stack[2]);
   const bool is_symmetric = (stack[3] & 1) != 0, by_row = (stack[4] & 1) != 0;
-  require(x.on_cpu() && x.dtype() == torch_api().dtype_float32(), "affine_params: x must be float32 on the CPU");
-  require(low < high && low >= -128 && high <= 255 && high - low <= 255, "affine_params: codes take 8 bits");
+  require_tensor(x, "x", {torch_api().dtype_float32()});
+  require(low < high && low >= -128 && high <= 255 && high - low <= 255, "codes take 8 bits");
   Sizes sizes = x.sizes();
-  require(!by_row || !sizes.empty(), "affine_params: a number has no rows");
+  require(!by_row || !sizes.empty(), "a number has no rows");
   if (by_row || !is_dense(sizes, x.strides())) {
     x = std::move(x).contiguous();
   }
@@ -118,8 +119,8 @@ void affine_params(StackValue* stack, std::uint64_t, std::uint64_t) {
 }  // namespace
 
 std::vector<Operator> range_operators() {
-  return {{"affine_params", "affine_params(Tensor x, int low, int high, bool symmetric, bool by_row) -> (Tensor, Tensor)",
-           affine_params}};
+  return {operator_of<affine_params>(
+      "affine_params(Tensor x, int low, int high, bool symmetric, bool by_row) -> (Tensor, Tensor)")};
 }
 
 }  // namespace subbyte

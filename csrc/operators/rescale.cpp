@@ -8,6 +8,7 @@
 #include "operators.h"
 #include "parallel.h"
 #include "require.h"
+#include "tensor_argument.h"
 
 namespace subbyte {
 namespace {
@@ -16,14 +17,14 @@ using Sizes = std::vector<std::int64_t>;
 
 constexpr std::int64_t kGrain = 1 << 15;  // values that one thread takes at least
 
-Tensor checked(Tensor tensor) {
-  require(tensor.on_cpu() && tensor.dtype() == torch_api().dtype_float32(), "rescale_: all must be float32 on the CPU");
+Tensor checked(Tensor tensor, const char* what) {
+  require_tensor(tensor, what, {torch_api().dtype_float32()});
   return std::move(tensor).contiguous();
 }
 
 // Sizes with so many axes: leading ones of 1 are added.
 Sizes padded(Sizes sizes, std::size_t axes) {
-  require(sizes.size() <= axes, "rescale_: the scale and the bias have at most as many axes as the sums");
+  require(sizes.size() <= axes, "the scale and the bias have at most as many axes as the sums");
   sizes.insert(sizes.begin(), axes - sizes.size(), 1);
   return sizes;
 }
@@ -31,10 +32,11 @@ Sizes padded(Sizes sizes, std::size_t axes) {
 void rescale_in_place(StackValue* stack, std::uint64_t, std::uint64_t) {
   Tensor sums = Tensor::from_stack(stack[0]), first = Tensor::from_stack(stack[1]);
   Tensor second = Tensor::from_stack(stack[2]), third = Tensor::from_stack(stack[3]);
-  const Tensor x_scale = checked(std::move(first)), scale = checked(std::move(second)), bias = checked(std::move(third));
+  require_tensor(sums, "the sums", {torch_api().dtype_float32()});
+  const Tensor x_scale = checked(std::move(first), "the scale of x"), scale = checked(std::move(second), "the scale");
+  const Tensor bias = checked(std::move(third), "the bias");
   const Sizes sizes = sums.sizes();
-  require(sums.on_cpu() && sums.dtype() == torch_api().dtype_float32(), "rescale_: the sums must be float32 on the CPU");
-  require(x_scale.count() == 1, "rescale_: the scale of x is one");
+  require(x_scale.count() == 1, "the scale of x is one");
   const bool has_gaps = !is_dense(sizes, sums.strides());
   Tensor dense = Tensor::empty(has_gaps ? sizes : Sizes{0}, torch_api().dtype_float32());
   if (has_gaps) {
@@ -47,7 +49,7 @@ void rescale_in_place(StackValue* stack, std::uint64_t, std::uint64_t) {
   }
   const Sizes of_scale = padded(scale.sizes(), sizes.size());
   const Sizes of_bias = biases == 0 ? of_scale : padded(bias.sizes(), sizes.size());
-  require(scales > 0 && (scales == 1 || biases <= 1 || of_scale == of_bias), "rescale_: the bias does not fit the scale");
+  require(scales > 0 && (scales == 1 || biases <= 1 || of_scale == of_bias), "the bias does not fit the scale");
   const Blocks blocks(sizes, sums.strides(), scales == 1 ? of_bias : of_scale, 0);
   // Adding -0 changes nothing, adding 0 does change -0.
   std::vector<float> factors, terms;
@@ -70,7 +72,8 @@ void rescale_in_place(StackValue* stack, std::uint64_t, std::uint64_t) {
 }  // namespace
 
 std::vector<Operator> rescale_operators() {
-  return {{"rescale_", "rescale_(Tensor(a!) sums, Tensor x_scale, Tensor scale, Tensor bias) -> ()", rescale_in_place}};
+  return {operator_of<rescale_in_place>(
+      "rescale_(Tensor(a!) sums, Tensor x_scale, Tensor scale, Tensor bias) -> ()")};
 }
 
 }  // namespace subbyte

@@ -1,5 +1,6 @@
 #include "tensor.h"
 
+#include <array>
 #include <utility>
 
 namespace subbyte {
@@ -11,7 +12,22 @@ std::vector<std::int64_t> channels_last_strides(const std::vector<std::int64_t>&
   return {sizes[2] * row, 1, row, channels};
 }
 
+// PyTorch's own order of its dtypes and devices.
+constexpr std::array<const char*, 16> kDtypes = {
+    "uint8",     "int8",      "int16",      "int32", "int64",  "float16", "float32", "float64",
+    "complex32", "complex64", "complex128", "bool",  "qint8",  "quint8",  "qint32",  "bfloat16"};
+constexpr std::array<const char*, 15> kDevices = {"cpu", "cuda", "mkldnn", "opengl", "opencl", "ideep", "hip", "fpga",
+                                                  "maia", "xla", "vulkan", "metal",  "xpu",   "mps", "meta"};
+
+template <std::size_t count>
+std::string name_in(const std::array<const char*, count>& names, std::int32_t number, const char* kind) {
+  const auto index = static_cast<std::size_t>(number);
+  return index < count ? names[index] : kind + (" " + std::to_string(number));
+}
+
 }  // namespace
+
+std::string dtype_name(std::int32_t dtype) { return name_in(kDtypes, dtype, "dtype"); }
 
 Tensor Tensor::empty(const std::vector<std::int64_t>& sizes, std::int32_t dtype) {
   std::vector<std::int64_t> strides(sizes.size(), 1);
@@ -84,6 +100,12 @@ bool Tensor::on_cpu() const {
   std::int32_t type = 0;
   check(torch_api().device_type(handle_, &type), "get_device_type");
   return type == torch_api().device_type_cpu();
+}
+
+std::string Tensor::device() const {
+  std::int32_t type = 0;
+  check(torch_api().device_type(handle_, &type), "get_device_type");
+  return name_in(kDevices, type, "device type");
 }
 
 void Tensor::copy_from(const Tensor& other) { check(torch_api().copy(handle_, other.handle_, 0), "copy_"); }

@@ -2,12 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "torch_api.h"
 
 namespace subbyte {
+
+// As PyTorch calls it: `float32`, ...
+std::string dtype_name(std::int32_t dtype);
 
 class Tensor {
  public:
@@ -33,6 +37,8 @@ class Tensor {
   std::int64_t count() const;
   std::int32_t dtype() const;
   bool on_cpu() const;
+  // As PyTorch calls it: `cpu`, `cuda`, `meta`, ...
+  std::string device() const;
 
   bool is_contiguous() const;
   // Whether it is `channels_last` and not row-major too.

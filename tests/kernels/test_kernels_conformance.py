@@ -8,13 +8,15 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2]
 ARM = ["-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64", "-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++"]
+EMULATOR = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
 # What it is built with, what runs it, and what it must say.
 BUILDS = {
     "here": ([], [], ["cmake", "c++"], "scalar: agrees"),
     "sanitized": (["-DSUBBYTE_SANITIZE=ON"], [], ["cmake", "c++"], "scalar: agrees"),
-    "arm": (
+    "arm": (ARM, EMULATOR, ["cmake", "aarch64-linux-gnu-g++", "qemu-aarch64"], "neon: agrees"),
+    "arm without sdot": (
         ARM,
-        ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"],
+        [*EMULATOR, "-E", "SUBBYTE_ISA=neon-asimddp"],
         ["cmake", "aarch64-linux-gnu-g++", "qemu-aarch64"],
         "neon: agrees",
     ),

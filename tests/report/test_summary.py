@@ -175,7 +175,7 @@ class Recurrent(nn.Module):
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_recurrent_modules_stay_float_and_are_counted(kind: type[nn.Module], bidirectional: bool) -> None:
+def test_static_recurrent_modules_stay_float_and_are_counted(kind: type[nn.Module], bidirectional: bool) -> None:
     model = randomized(Recurrent(kind, num_layers=2, bidirectional=bidirectional))
     tokens = torch.arange(28).reshape(4, 7) % 16
     quantized = subbyte.quantize(model, "w4a8", tokens)
@@ -193,12 +193,12 @@ def test_recurrent_modules_stay_float_and_are_counted(kind: type[nn.Module], bid
     assert "recurrent" in subbyte.explain(quantized, "recurrent")
 
 
-def test_a_recurrent_module_cannot_be_asked_for() -> None:
+def test_a_recurrent_module_cannot_be_asked_for_with_static_ranges() -> None:
     model, tokens = Recurrent(nn.LSTM), torch.zeros(2, 3, dtype=torch.long)
     with pytest.raises(ConfigError, match="LSTM"):
         subbyte.quantize(model, {"op_type_dict": {"LSTM": {"weight": {"dtype": ["int8"]}}}}, tokens)
     with pytest.raises(ModelError, match="no op that can be quantized"):
-        subbyte.quantize(nn.LSTM(3, 4), "w4")
+        subbyte.quantize(nn.Bilinear(3, 4, 5), "w4")
 
 
 def test_a_packed_sequence_counts_its_steps() -> None:

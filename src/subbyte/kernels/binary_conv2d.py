@@ -113,7 +113,7 @@ def _arguments(
 
 def _binary_conv2d(x: Tensor, *arguments: Any) -> Tensor:
     if x.ndim != 4 or x.dtype != torch.float32:
-        raise KernelError("binary_conv2d: x must be float32, of images, channels, rows and columns")
+        raise KernelError("x must be float32, of images, channels, rows and columns")
     x_scale, x_zero_point, low, high, count, rounds = arguments[5:11]
     _check(x.shape[1], x.shape[2:], arguments)
     grid = levels_of(x, Levels(low, high, count, rounds), x_scale, x_zero_point)
@@ -122,11 +122,11 @@ def _binary_conv2d(x: Tensor, *arguments: Any) -> Tensor:
 
 def _binary_conv2d_packed(x: Tensor, *arguments: Any) -> Tensor:
     if x.ndim != 4 or x.dtype != torch.uint8:
-        raise KernelError("binary_conv2d_packed: x must be uint8, of images, rows, columns and bytes")
+        raise KernelError("x must be uint8, of images, rows, columns and bytes")
     zero_point, low, high, count, channels = *arguments[6:10], arguments[22]
     _check(channels, x.shape[1:3], arguments)
     if count != 2 or x.shape[3] != -(-channels // 8):
-        raise KernelError("binary_conv2d_packed: a bit has two levels, and a pixel the bytes that hold its channels")
+        raise KernelError("a bit has two levels, and a pixel the bytes that hold its channels")
     shifts = torch.arange(8, dtype=torch.uint8, device=x.device)
     bits = (x[..., None] >> shifts & 1).flatten(3)[..., :channels].permute(0, 3, 1, 2)
     grid = (low - zero_point + (high - low) * bits.int()).float()
@@ -152,21 +152,21 @@ def _window(arguments: tuple[Any, ...]) -> Window:
 def _check(channels: int, spatial: torch.Size, arguments: tuple[Any, ...]) -> None:
     outputs, window, groups = arguments[11], _window(arguments), arguments[21]
     if channels <= 0 or 0 in spatial or outputs <= 0:
-        raise KernelError("binary_conv2d: a convolution has channels, outputs and an image")
+        raise KernelError("a convolution has channels, outputs and an image")
     positive = (*window.kernel, *window.stride, *window.dilation)
     if min(positive) < 1 or min(window.padding) < 0 or max(*positive, *window.padding) >= 1 << 20:
-        raise KernelError("binary_conv2d: kernel, stride and dilation are positive, padding not negative")
+        raise KernelError("kernel, stride and dilation are positive, padding not negative")
     if min(window.output(spatial)) <= 0:
-        raise KernelError("binary_conv2d: the kernel is larger than the padded image")
+        raise KernelError("the kernel is larger than the padded image")
     if groups < 1 or channels % groups or outputs % groups:
-        raise KernelError("binary_conv2d: groups divide channels and outputs")
+        raise KernelError("groups divide channels and outputs")
     if arguments[5].numel() != 1:
-        raise KernelError("binary_conv2d: the scale of x is one")
+        raise KernelError("the scale of x is one")
     padded = groups * -(-(outputs // groups) // PANEL) * PANEL
     rows, columns = window.kernel
     taps = taps_of_word(channels // groups, columns)
     words = rows * -(-columns // taps) * -(-taps * (channels // groups) // WORD)
-    check_weight("binary_conv2d", arguments, padded, words, rows * columns)
+    check_weight(arguments, padded, words, rows * columns)
 
 
 def _format(x: Tensor) -> torch.memory_format:

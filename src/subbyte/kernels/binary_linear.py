@@ -86,13 +86,11 @@ def _floats_of(x: Tensor, arguments: tuple[Any, ...]) -> Tensor:
     inputs = arguments[-1]
     width = -(-inputs // 8) if x.dtype == torch.uint8 else inputs
     if x.ndim != 2 or x.shape[1] != width:
-        raise KernelError(
-            "binary_linear: x has rows, each of as many columns as the layer has inputs, or of their bits"
-        )
+        raise KernelError("x has rows, each of as many columns as the layer has inputs, or of their bits")
     if x.dtype != torch.uint8:
         return x
     if count != 2:
-        raise KernelError("binary_linear: bits stand for two levels")
+        raise KernelError("bits stand for two levels")
     bits = unpack_codes(x.reshape(-1), 1, 8 * x.numel(), False).view(len(x), -1)[:, :inputs]
     levels = torch.where(bits != 0, high - x_zero_point[:, None], low - x_zero_point[:, None])
     floats: Tensor = levels * x_scale[:, None]
@@ -111,14 +109,14 @@ def check_binary_linear(x: Tensor, arguments: tuple[Any, ...]) -> None:
     """
     x_scale, outputs = arguments[5], arguments[11]
     if x.ndim != 2 or x.dtype != torch.float32:
-        raise KernelError("binary_linear: x must be float32, of rows and columns")
+        raise KernelError("x must be float32, of rows and columns")
     if x.shape[1] == 0 or outputs <= 0:
-        raise KernelError("binary_linear: a layer has inputs and outputs")
+        raise KernelError("a layer has inputs and outputs")
     if x_scale.shape not in ((1,), x.shape[:1]):
-        raise KernelError("binary_linear: the scale of x is one, or one for each row")
+        raise KernelError("the scale of x is one, or one for each row")
     if any(part.device != x.device for part in arguments[:7]):
-        raise KernelError("binary_linear: x, the weight and their parameters must be on one device")
-    check_weight("binary_linear", arguments, -(-outputs // PANEL) * PANEL, -(-x.shape[1] // WORD), 1)
+        raise KernelError("x, the weight and their parameters must be on one device")
+    check_weight(arguments, -(-outputs // PANEL) * PANEL, -(-x.shape[1] // WORD), 1)
 
 
 def _shape(x: Tensor, *arguments: Any) -> Tensor:

@@ -149,7 +149,7 @@ def levels_of(x: Tensor, levels: Levels, scale: Tensor, zero_point: Tensor) -> T
     return levels.low + levels.step * passed
 
 
-def check_weight(name: str, arguments: tuple[Any, ...], padded: int, words: int, taps: int) -> None:
+def check_weight(arguments: tuple[Any, ...], padded: int, words: int, taps: int) -> None:
     """Refuse what follows x in both operators where it does not fit.
 
     Raises:
@@ -157,9 +157,9 @@ def check_weight(name: str, arguments: tuple[Any, ...], padded: int, words: int,
     """
     weight, scale, sums, ones, bias, x_scale, x_zero_point, low, high, count, rounds, _, has_masks = arguments[:13]
     if count not in (2, 3) or not -128 <= low < high <= 128 or (high - low) % (count - 1):
-        raise KernelError(f"{name}: the levels of x are two or three evenly spaced whole numbers within -128..128")
+        raise KernelError("the levels of x are two or three evenly spaced whole numbers within -128..128")
     if rounds and high - low != count - 1:
-        raise KernelError(f"{name}: levels that are rounded to are neighbours")
+        raise KernelError("levels that are rounded to are neighbours")
     expected = {
         "packed weight": (weight, torch.int64, padded * words * (2 if has_masks else 1)),
         "weight's scale": (scale, torch.float32, padded),
@@ -171,9 +171,9 @@ def check_weight(name: str, arguments: tuple[Any, ...], padded: int, words: int,
     }
     for what, (tensor, dtype, elements) in expected.items():
         if tensor.dtype != dtype or tensor.numel() != elements:
-            raise KernelError(f"{name}: the {what} must have {elements} elements of {dtype}")
+            raise KernelError(f"the {what} must have {elements} elements of {dtype}")
     if not bool(((x_scale > 0) & x_scale.isfinite()).all()):
-        raise KernelError(f"{name}: the scale of x is no positive number")
+        raise KernelError("the scale of x is no positive number")
     least, most = (low, high) if rounds else (0, 0)
     if not bool(((x_zero_point >= least) & (x_zero_point <= most)).all()):
-        raise KernelError(f"{name}: the zero point of x is no code")
+        raise KernelError("the zero point of x is no code")

@@ -214,7 +214,7 @@ def _conv2d_codes(
 ) -> Tensor:
     window, groups = window_of(geometry), geometry[-1]
     if x.ndim != 4 or x.dtype not in X_DTYPES:
-        raise KernelError("conv2d_codes: x must be float32, or codes in uint8 or int8, of four axes")
+        raise KernelError("x must be float32, or codes in uint8 or int8, of four axes")
     check_shapes(x, (outputs, channels), groups, window)
     shape = (outputs, channels, *window.kernel)
     by_tap = window.dilation[1] > 1
@@ -224,9 +224,9 @@ def _conv2d_codes(
     check_codes_of_x(x_scale, x_zero_point, x_low, x_high, 1)
     parameters = groups * -(-outputs // groups // PANEL) * PANEL
     if weight_scale.numel() != parameters or weight_zero_point.numel() not in (1, parameters):
-        raise KernelError(f"conv2d_codes: the weight's scale and zero point take {parameters} elements")
+        raise KernelError(f"the weight's scale and zero point take {parameters} elements")
     if bias.numel() not in (0, parameters):
-        raise KernelError(f"conv2d_codes: the bias takes {parameters} elements")
+        raise KernelError(f"the bias takes {parameters} elements")
     codes = codes_of(weight, bits, shape, groups, by_tap)
     codes = (values[codes.int()] if values.numel() else codes).double()
     zero_point = by_output(

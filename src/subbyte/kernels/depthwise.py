@@ -125,20 +125,18 @@ def _depthwise_conv2d_codes(
 ) -> Tensor:
     window = window_of(geometry)
     if x.ndim != 4 or x.dtype not in X_DTYPES or channels <= 0 or x.shape[1] != channels:
-        raise KernelError(
-            "depthwise_conv2d_codes: x must be float32, or codes in uint8 or int8, with as many channels as the weight"
-        )
+        raise KernelError("x must be float32, or codes in uint8 or int8, with as many channels as the weight")
     check_window(window, tuple(x.shape[2:]))
     count = channels * window.kernel[0] * window.kernel[1]
     check_codes_of_weight(weight, values, bits, packed_size(count, bits))
     check_scale_of_weight(weight_scale)
     check_codes_of_x(x_scale, x_zero_point, x_low, x_high, 1)
     if weight_scale.shape != (channels,) or weight_zero_point.shape != (channels,):
-        raise KernelError(f"depthwise_conv2d_codes: the weight's scale and zero point take {channels} elements")
+        raise KernelError(f"the weight's scale and zero point take {channels} elements")
     if not bool(((weight_zero_point >= 0) & (weight_zero_point <= 255)).all()):
-        raise KernelError("depthwise_conv2d_codes: a zero point of the weight is no byte")
+        raise KernelError("a zero point of the weight is no byte")
     if bias.numel() not in (0, channels):
-        raise KernelError(f"depthwise_conv2d_codes: the bias takes {channels} elements")
+        raise KernelError(f"the bias takes {channels} elements")
     codes = unpack_codes(weight, bits, count, False).view(*window.kernel, channels).permute(2, 0, 1)[:, None]
     numbers = (values[codes.int()] if values.numel() else codes).double()
     grid = codes_of_x(x, x_scale, x_zero_point, (x_low, x_high)) - x_zero_point.double()

@@ -60,20 +60,20 @@ def _embedding_codes(
     if not 1 <= bits <= 8:
         raise KernelError(f"codes take 1..8 bits, not {bits}")
     if index.dtype != torch.int64 or index.ndim != 1:
-        raise KernelError("embedding_codes: the index has one axis, int64")
+        raise KernelError("the index has one axis, int64")
     if rows < 0 or columns <= 0 or group_size <= 0:
-        raise KernelError("embedding_codes: a table has columns, and groups hold something")
+        raise KernelError("a table has columns, and groups hold something")
     groups = -(-columns // group_size)
     if packed.dtype != torch.uint8 or packed.numel() != packed_size(rows * columns, bits):
-        raise KernelError("embedding_codes: the packed table has another size")
+        raise KernelError("the packed table has another size")
     if scale.dtype != torch.float32 or scale.numel() not in (groups, rows * groups):
-        raise KernelError("embedding_codes: the scale does not fit the table")
+        raise KernelError("the scale does not fit the table")
     if zero_point.dtype != torch.int32 or zero_point.numel() not in (0, scale.numel()):
-        raise KernelError("embedding_codes: the zero point does not fit the scale")
+        raise KernelError("the zero point does not fit the scale")
     if values.dtype != torch.float32 or values.numel() not in (0, 1 << bits) or (values.numel() and signed):
-        raise KernelError("embedding_codes: a table of values has an entry for each code, counted from 0")
+        raise KernelError("a table of values has an entry for each code, counted from 0")
     if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < rows):
-        raise KernelError(f"embedding_codes: an index is out of range: the table has {rows} rows")
+        raise KernelError(f"an index is out of range: the table has {rows} rows")
     check_scale_of_weight(scale)
     codes = unpack_codes(packed.reshape(-1), bits, rows * columns, signed).view(rows, columns).index_select(0, index)
     numbers = values[codes.int()] if values.numel() else codes.float()

@@ -137,19 +137,19 @@ def _conv2d_float(
 ) -> Tensor:
     window, groups = window_of(geometry), geometry[-1]
     if x.ndim != 4 or x.dtype not in dtypes_on(x.device):
-        raise KernelError("conv2d_float: x must be float32 or bfloat16, of images, channels, rows and columns")
+        raise KernelError("x must be float32 or bfloat16, of images, channels, rows and columns")
     check_shapes(x, (outputs, channels), groups, window)
     by_tap = window.dilation[1] > 1
     segments = segments_of(window.kernel, channels, by_tap)
     check_packed(weight, bits, groups * panel_bytes(bits, outputs // groups, segments))
     floats = (weight_scale, weight_zero_point, values, bias)
     if any(part.dtype != torch.float32 for part in floats):
-        raise KernelError("conv2d_float: scale, zero point, values and bias must be float32")
+        raise KernelError("scale, zero point, values and bias must be float32")
     parameters = groups * -(-outputs // groups // PANEL) * PANEL
     if weight_scale.numel() != parameters or any(len(x.reshape(-1)) not in (0, parameters) for x in floats[1::2]):
-        raise KernelError(f"conv2d_float: the weight's scale, zero point and bias take {parameters} elements")
+        raise KernelError(f"the weight's scale, zero point and bias take {parameters} elements")
     if values.numel() != (16 if bits <= LARGEST_TABLE_BITS else 0):
-        raise KernelError("conv2d_float: the table of values does not fit")
+        raise KernelError("the table of values does not fit")
     check_scale_of_weight(weight_scale)
     codes = codes_of(weight, bits, (outputs, channels, *window.kernel), groups, by_tap)
     numbers = values[codes.int()] if values.numel() else codes.float()

@@ -180,22 +180,22 @@ def check_float_linear(x: Tensor, weight: FloatLinearWeight, bias: Tensor, dtype
     bits, outputs, inputs = weight.bits, weight.outputs, weight.inputs
     if x.ndim != 2 or x.dtype not in dtypes or x.shape[1] != inputs:
         names = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-        raise KernelError(f"linear_float: x must be {names}, of rows and as many columns as the layer has inputs")
+        raise KernelError(f"x must be {names}, of rows and as many columns as the layer has inputs")
     if inputs <= 0 or outputs <= 0 or weight.group_size <= 0:
-        raise KernelError("linear_float: a layer has inputs, outputs and groups that hold something")
+        raise KernelError("a layer has inputs, outputs and groups that hold something")
     sizes = group_sizes(inputs, weight.group_size)
     check_packed(weight.packed, bits, panel_bytes(bits, outputs, sizes))
     panels = -(-outputs // PANEL)
     parameters = panels * len(sizes) * PANEL
     if weight.scale.numel() != parameters or weight.zero_point.numel() not in (0, parameters):
-        raise KernelError(f"linear_float: the weight's scale and zero point take {parameters} elements")
+        raise KernelError(f"the weight's scale and zero point take {parameters} elements")
     if weight.values.numel() != (16 if bits <= LARGEST_TABLE_BITS else 0) or bias.numel() not in (0, panels * PANEL):
-        raise KernelError("linear_float: the table of values or the bias does not fit")
+        raise KernelError("the table of values or the bias does not fit")
     floats = (weight.scale, weight.zero_point, weight.values, bias)
     if any(part.dtype != torch.float32 for part in floats):
-        raise KernelError("linear_float: scale, zero point, values and bias must be float32")
+        raise KernelError("scale, zero point, values and bias must be float32")
     if any(part.device != x.device for part in (weight.packed, *floats)):
-        raise KernelError("linear_float: x, the weight and the bias must be on one device")
+        raise KernelError("x, the weight and the bias must be on one device")
 
 
 def _by_output(x: Tensor, outputs: int, groups: int) -> Tensor:

@@ -57,13 +57,13 @@ def _linear_codes(
 
 def _check_layer(x: Tensor, weight_scale: Tensor, outputs: int, inputs: int, group_size: int) -> None:
     if x.ndim != 2 or x.dtype not in X_DTYPES:
-        raise KernelError("linear_codes: x must be float32, or codes in uint8 or int8, of rows and columns")
+        raise KernelError("x must be float32, or codes in uint8 or int8, of rows and columns")
     if x.shape[1] != inputs:
-        raise KernelError("linear_codes: x has rows, each of as many columns as the layer has inputs")
+        raise KernelError("x has rows, each of as many columns as the layer has inputs")
     if inputs <= 0 or outputs <= 0:
-        raise KernelError("linear_codes: a layer has inputs and outputs")
+        raise KernelError("a layer has inputs and outputs")
     if group_size <= 0 or weight_scale.shape[:2] != (-(-outputs // PANEL), -(-x.shape[1] // group_size)):
-        raise KernelError("linear_codes: the weight's scale does not fit x")
+        raise KernelError("the weight's scale does not fit x")
 
 
 def linear_codes(

@@ -57,9 +57,9 @@ def define(
         native, implementation, on_gpu = False, _refusing(error), None
     if not native:
         _DEFINITIONS.define(schema)
-    _DEFINITIONS.impl(name, implementation, "CompositeExplicitAutograd")
+    _DEFINITIONS.impl(name, _named(name, implementation), "CompositeExplicitAutograd")
     if on_gpu is not None:
-        _DEFINITIONS.impl(name, on_gpu, "CUDA")
+        _DEFINITIONS.impl(name, _named(name, on_gpu), "CUDA")
     torch.library.register_fake(f"subbyte::{name}", _on_one_device(name, shape), lib=_DEFINITIONS)
 
 
@@ -92,9 +92,23 @@ def define_differentiable(
     """
     name = schema.partition("(")[0]
     _DEFINITIONS.define(schema)
-    _DEFINITIONS.impl(name, implementation, "CompositeExplicitAutograd")
+    _DEFINITIONS.impl(name, _named(name, implementation), "CompositeExplicitAutograd")
     torch.library.register_fake(f"subbyte::{name}", shape, lib=_DEFINITIONS)
     torch.library.register_autograd(f"subbyte::{name}", backward, setup_context=setup_context, lib=_DEFINITIONS)
+
+
+def _named(name: str, implementation: Callable[..., Any]) -> Callable[..., Any]:
+    """The implementation, of which what it refuses begins with the operator's name, as of the native ones."""
+
+    def named(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return implementation(*args, **kwargs)
+        except RuntimeError as error:
+            if type(error) not in (RuntimeError, KernelError):  # out of memory, not implemented, ...
+                raise
+            raise KernelError(f"{name}: {error}") from error
+
+    return named
 
 
 def _refusing(error: KernelError) -> Callable[..., Any]:

@@ -32,7 +32,7 @@ def unpack_codes(packed: Tensor, bits: int, count: int, signed: bool) -> Tensor:
 
 def _pack_codes(codes: Tensor, bits: int) -> Tensor:
     _check(1 <= bits <= 8, f"codes take 1..8 bits, not {bits}")
-    _check(codes.dtype in (torch.uint8, torch.int8), "pack_codes: codes must be uint8 or int8")
+    _check(codes.dtype in (torch.uint8, torch.int8), "codes must be uint8 or int8")
     flat = codes.reshape(-1).view(torch.uint8)
     packed = torch.empty(packed_size(flat.numel(), bits), dtype=torch.uint8, device=codes.device)
     for start in range(0, flat.numel(), _CHUNK):
@@ -58,11 +58,11 @@ def _pack_chunk(chunk: Tensor, bits: int) -> Tensor:
 
 def _unpack_codes(packed: Tensor, bits: int, count: int, signed: bool) -> Tensor:
     _check(1 <= bits <= 8, f"codes take 1..8 bits, not {bits}")
-    _check(packed.dtype == torch.uint8 and packed.ndim == 1, "unpack_codes: packed codes are one axis of uint8")
-    _check(count >= 0, f"unpack_codes: the count of codes is {count}")
+    _check(packed.dtype == torch.uint8 and packed.ndim == 1, "packed codes are one axis of uint8")
+    _check(count >= 0, f"the count of codes is {count}")
     _check(
         packed_size(count, bits) <= packed.numel(),
-        f"unpack_codes: {count} codes of {bits} bits do not fit in {packed.numel()} bytes",
+        f"{count} codes of {bits} bits do not fit in {packed.numel()} bytes",
     )
     codes = torch.empty(count, dtype=torch.uint8, device=packed.device)
     for start in range(0, count, _CHUNK):
@@ -90,7 +90,7 @@ def _unpack_chunk(stream: Tensor, bits: int, count: int) -> Tensor:
 
 
 def _sign_pack(x: Tensor) -> Tensor:
-    _check(x.dtype == torch.float32, "sign_pack: x must be float32")
+    _check(x.dtype == torch.float32, "x must be float32")
     return _pack_codes((x >= 0).to(torch.uint8), 1)
 
 

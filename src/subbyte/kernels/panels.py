@@ -47,9 +47,9 @@ def _to_panels(codes: Tensor, segments: Tensor, bits: int) -> Tensor:
     if not 1 <= bits <= 8:
         raise KernelError(f"codes take 1..8 bits, not {bits}")
     if codes.ndim != 2 or codes.dtype != torch.uint8 or segments.ndim != 1 or segments.dtype != torch.int64:
-        raise KernelError("to_panels: codes are uint8 of rows and columns, the segments a list of int64 lengths")
+        raise KernelError("codes are uint8 of rows and columns, the segments a list of int64 lengths")
     if sum(lengths) != codes.shape[1] or min(lengths, default=1) <= 0:
-        raise KernelError("to_panels: segments have inputs, and cover all")
+        raise KernelError("segments have inputs, and cover all")
     packed = empty_in_huge_pages(panel_bytes(bits, len(codes), lengths), codes.device)
     start = 0
     for rows in codes.split(PANEL * _PANELS_AT_ONCE):

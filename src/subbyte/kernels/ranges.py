@@ -36,9 +36,9 @@ def affine_params(x: Tensor, low: int, high: int, *, symmetric: bool, by_row: bo
 
 def _affine_params(x: Tensor, low: int, high: int, symmetric: bool, by_row: bool) -> tuple[Tensor, Tensor]:
     if x.dtype != torch.float32 or (by_row and x.ndim == 0):
-        raise KernelError("affine_params: x must be float32, with rows where they are asked for")
+        raise KernelError("x must be float32, with rows where they are asked for")
     if not (-128 <= low < high <= 255 and high - low <= 255):
-        raise KernelError("affine_params: codes take 8 bits")
+        raise KernelError("codes take 8 bits")
     minimum, maximum = _ends(x, by_row)
     return (_symmetric if symmetric else _asymmetric)(minimum, maximum, low, high)
 

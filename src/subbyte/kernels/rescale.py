@@ -24,14 +24,14 @@ def rescale_(sums: Tensor, x_scale: Tensor, scale: Tensor, bias: Tensor) -> None
 
 def _rescale(sums: Tensor, x_scale: Tensor, scale: Tensor, bias: Tensor) -> None:
     if any(x.dtype != torch.float32 for x in (sums, x_scale, scale, bias)):
-        raise KernelError("rescale_: all must be float32")
+        raise KernelError("all must be float32")
     if x_scale.numel() != 1 or scale.numel() == 0:
-        raise KernelError("rescale_: the scale of x is one, the other one or several")
+        raise KernelError("the scale of x is one, the other one or several")
     if scale.numel() > 1 and bias.numel() > 1 and scale.shape != bias.shape:
-        raise KernelError("rescale_: the bias does not fit the scale")
+        raise KernelError("the bias does not fit the scale")
     for given in (scale, bias):
         if given.ndim > sums.ndim and given.numel() != 1:
-            raise KernelError("rescale_: the scale and the bias have at most as many axes as the sums")
+            raise KernelError("the scale and the bias have at most as many axes as the sums")
     one = x_scale.reshape(())
     sums.mul_(one * scale if scale.numel() > 1 else one * scale.reshape(()))
     if bias.numel():

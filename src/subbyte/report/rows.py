@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from subbyte.adaptor.pytorch.attach import note_weight_sqnr
+from subbyte.adaptor.pytorch.attach import note_weight_sqnr, weighted_parts
 from subbyte.adaptor.pytorch.functional_mode import ScopedModule
 from subbyte.adaptor.pytorch.graph import Op
 from subbyte.adaptor.pytorch.kernels import KernelModule
@@ -39,9 +39,11 @@ def _is_shown(op: Op) -> bool:
 def _row(model: nn.Module, state: QuantizationState, op: Op) -> Row:
     module: Any = model.get_submodule(op.scope if op.kind == "function" else op.name)
     quantizers = _input_quantizers(module, op)
-    if op.kind == "module" and isinstance(module, PreparedWeighted):
-        note_weight_sqnr(state, module)  # it may have been trained since
-    weight = _weight_spec(module) if op.kind == "module" else None
+    parts = weighted_parts(module) if op.kind == "module" else []
+    for part in parts:
+        if isinstance(part, PreparedWeighted):
+            note_weight_sqnr(state, part)  # it may have been trained since
+    weight = _weight_spec(parts[0]) if parts else None
     activation = quantizers[0].spec if quantizers else None
     parameters = _parameters(module) if op.kind == "module" else _read_parameters(model, op)
     return {
@@ -59,7 +61,7 @@ def _row(model: nn.Module, state: QuantizationState, op: Op) -> Row:
         "float_bytes": sum(4 * count for count, _ in parameters.values()),
         "macs": op.macs if op.calls else None,  # what no forward reached is not known
         "kernel": _kernel(module, op, quantizers),
-        "weight_sqnr": state.weight_sqnr.get(op.name),
+        "weight_sqnr": _weight_sqnr(state, op, parts),
         "activation_sqnr": state.activation_sqnr.get(op.name),
         "positions": sorted(op.positions),
     }
@@ -95,9 +97,13 @@ def _input_quantizers(module: Any, op: Op) -> list[InputQuantizer]:
     return [quantizer for each in slots for quantizer in each if quantizer is not None]
 
 
-def _weight_spec(module: Any) -> TensorSpec | None:
-    if not isinstance(module, WeightedModule):
-        return None
+def _weight_sqnr(state: QuantizationState, op: Op, parts: Sequence[WeightedModule]) -> float | None:
+    """Of several matrices that of the worst."""
+    figures = [state.weight_sqnr[part.op_name] for part in parts if part.op_name in state.weight_sqnr]
+    return min(figures, default=state.weight_sqnr.get(op.name))
+
+
+def _weight_spec(module: WeightedModule) -> TensorSpec:
     spec = module.weight_spec
     # The axis that the op filled in was not asked for.
     return TensorSpec.from_dict({key: value for key, value in spec.to_dict().items() if key != "axis"})
@@ -126,10 +132,10 @@ def _weight_size(module: Any) -> tuple[int, int, int]:
 def _parameters(module: nn.Module) -> dict[str, tuple[int, int]]:
     """Of each parameter: how many values, how many bytes."""
     found = {name: (p.numel(), p.nbytes) for name, p in module.named_parameters(recurse=False)}
-    if isinstance(module, WeightedModule):
-        count, _, size = _weight_size(module)
-        factor = module.norm_factor if isinstance(module, ConvertedWeighted) else None
-        found["weight"] = (count, size + (0 if factor is None else factor.nbytes))
+    for part in weighted_parts(module):
+        count, _, size = _weight_size(part)
+        factor = part.norm_factor if isinstance(part, ConvertedWeighted) else None
+        found[getattr(part, "parameter", "weight")] = (count, size + (0 if factor is None else factor.nbytes))
     return found
 
 
@@ -142,10 +148,15 @@ def _read_parameters(model: nn.Module, op: Op) -> dict[str, tuple[int, int]]:
 
 
 def _kernel(module: Any, op: Op, quantizers: list[InputQuantizer]) -> str:
-    if op.kind == "function" or not isinstance(module, WeightedModule):
+    parts = weighted_parts(module) if op.kind == "module" else []
+    if not parts:
         if not quantizers:
             return "float"
         return "reference: integers first" if op.role == "matmul" else "reference: float on quantized input"
+    return "; ".join(dict.fromkeys(_kernel_of(part, list(part.input_quantizers)) for part in parts))
+
+
+def _kernel_of(module: Any, quantizers: list[InputQuantizer]) -> str:
     inputs: Sequence[InputQuantizer | None] = quantizers or [None]
     if isinstance(module, KernelModule) and all(module.runs(module, quantizer) for quantizer in inputs):
         return module.kernel

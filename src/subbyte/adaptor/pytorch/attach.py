@@ -12,12 +12,14 @@ from subbyte.adaptor.pytorch.functional_mode import FloatModule, FunctionalScope
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_TYPES
 from subbyte.adaptor.pytorch.graph import Call, Op
 from subbyte.adaptor.pytorch.inputs import InputQuantizers, Slots
-from subbyte.adaptor.pytorch.modules import WeightedHandler, handler_of
+from subbyte.adaptor.pytorch.modules import RecurrentHandler, WeightedHandler, handler_of
+from subbyte.adaptor.pytorch.modules.linear import LinearHandler
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted, QuantizedModule, WeightedModule
+from subbyte.adaptor.pytorch.recurrent import QuantizedRecurrent, add_projections, projections, remove_projections
 from subbyte.adaptor.pytorch.state import QuantizationState
 from subbyte.adaptor.pytorch.swap import swap, unswap
 from subbyte.adaptor.pytorch.weight import WeightQuantizer, fold_into, folds_first
-from subbyte.errors import ConfigError
+from subbyte.errors import ConfigError, ModelError
 from subbyte.numerics import QuantizedTensor, sqnr
 from subbyte.spec import OpConfig, TensorSpec
 
@@ -44,8 +46,9 @@ def attach(model: nn.Module, state: QuantizationState, names: Iterable[str], *, 
         _check_floats(op, config)
         if op.kind == "module" and config is not None and not config.is_float:
             module = _attach_module(model, state, op, config)
-            if calibrate_weights and isinstance(module, PreparedWeighted):
-                _calibrate_weight(state, module)
+            for part in weighted_parts(module) if calibrate_weights else ():
+                if isinstance(part, PreparedWeighted):
+                    _calibrate_weight(state, part)
     if _has_functional(state):
         _attach_functions(model, state)
     _attach_weights_read_by_code(model, state)
@@ -55,6 +58,7 @@ def reset(model: nn.Module, state: QuantizationState, name: str) -> None:
     """Make an op that no forward has reached float again, for `attach` to prepare it otherwise."""
     module = model.get_submodule(name)
     unswap(module)
+    remove_projections(module)
     for attribute in _ATTACHED:
         if hasattr(module, attribute):
             delattr(module, attribute)
@@ -82,6 +86,8 @@ def _check_floats(op: Op, config: OpConfig | None) -> None:
 
 def _attach_module(model: nn.Module, state: QuantizationState, op: Op, config: OpConfig) -> Any:
     module: Any = model.get_submodule(op.name)
+    if isinstance(module, QuantizedRecurrent):
+        return module
     if isinstance(module, QuantizedModule):
         _add_calls(state, module.input_quantizers, op, config)
         if isinstance(module, PreparedWeighted) and not module.norm:
@@ -92,6 +98,9 @@ def _attach_module(model: nn.Module, state: QuantizationState, op: Op, config: O
     handler.check(module, op.name)
     module.handler, module.op_name, module.op_config = handler, op.name, config
     module.input_quantizers = InputQuantizers(op.name, state.run)
+    if isinstance(handler, RecurrentHandler):
+        _attach_projections(state, module, op, config)
+        return module
     _add_calls(state, module.input_quantizers, op, config)
     if not isinstance(handler, WeightedHandler):
         swap(module, QuantizedModule)
@@ -115,6 +124,33 @@ def _attach_weight(module: Any, handler: WeightedHandler, op: Op, config: OpConf
     module.weight_quantizer = WeightQuantizer(op.name, spec).to(module.weight.device)
     module.weight_quantizer.train(module.training)
     swap(module, PreparedWeighted)
+
+
+def _attach_projections(state: QuantizationState, module: Any, op: Op, config: OpConfig) -> None:
+    spec = config.activation
+    is_float = spec is None or spec.is_float or config.quant_mode == "weight_only"
+    if not is_float and config.quant_mode != "dynamic":
+        raise ConfigError(
+            f"op {op.name!r}: inputs and hidden states of {op.type} have dynamic ranges or none; ask for dynamic "
+            "('w4a8:dynamic') or weight-only ('w4') quantization"
+        )
+    for name, projection in add_projections(module).items():
+        part = replace(op, name=f"{op.name}.{name}" if op.name else name)
+        projection.handler, projection.op_name, projection.op_config = LinearHandler(), part.name, config
+        slots = () if is_float else (state.input_quantizer(op.name, name, None, spec, dynamic=True),)  # type: ignore[arg-type]
+        projection.input_quantizers = InputQuantizers(part.name, state.run, always=slots)
+        projection.training = module.training
+        _attach_weight(projection, projection.handler, part, config)
+    quantizers = [quantizer for part in projections(module).values() for quantizer in part.input_quantizers]
+    module.input_quantizers.always = tuple(quantizers)
+    swap(module, QuantizedRecurrent)
+
+
+def weighted_parts(module: Any) -> list[WeightedModule]:
+    """What holds the quantized weights of an op: the module itself, or the linear maps of a recurrent one."""
+    if isinstance(module, QuantizedRecurrent):
+        return list(projections(module).values())
+    return [module] if isinstance(module, WeightedModule) else []
 
 
 def _fold_norm(model: nn.Module, state: QuantizationState, module: Any, op: Op) -> None:
@@ -199,10 +235,10 @@ def _attach_weights_read_by_code(model: nn.Module, state: QuantizationState) -> 
     for name in {"", *state.graph.readers}:  # a part of the model may be called by itself
         if not isinstance(model.get_submodule(name), QuantizedModule | FloatModule):
             scope_of(model, state, name)
-    read = {name: model.get_submodule(name) for name in state.graph.read_by_code}
-    weighted = {
-        op.name: model.get_submodule(op.name) for op in state.graph if op.role == "weighted" and op.kind == "module"
-    }
+    _refuse_reading_recurrent(model, state)
+    read = {name: module for name in state.graph.read_by_code if _has_weight(module := model.get_submodule(name))}
+    ops = {op.name: model.get_submodule(op.name) for op in state.graph if op.role == "weighted" and op.kind == "module"}
+    weighted = {name: module for name, module in ops.items() if _has_weight(module)}
     for (one, module), (other, sharing) in product(read.items(), weighted.items()):
         if module.weight is sharing.weight and _precision(module) != _precision(sharing):
             raise ConfigError(
@@ -210,6 +246,20 @@ def _attach_weights_read_by_code(model: nn.Module, state: QuantizationState) -> 
                 "one weight precision; give both the same"
             )
     state.run.read_by_code = [module for module in read.values() if isinstance(module, WeightedModule)]
+
+
+def _refuse_reading_recurrent(model: nn.Module, state: QuantizationState) -> None:
+    for name in state.graph.read_by_code:
+        if isinstance(model.get_submodule(name), QuantizedRecurrent):
+            raise ModelError(
+                f"op {name!r}: the model's own code reads a weight of it, which is packed among others once converted; "
+                "leave the op fp32"
+            )
+
+
+def _has_weight(module: nn.Module) -> bool:
+    """Whether it has one weight, under that name."""
+    return isinstance(handler_of(module), WeightedHandler)
 
 
 def _precision(module: nn.Module) -> TensorSpec | None:

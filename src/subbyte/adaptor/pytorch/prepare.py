@@ -62,6 +62,8 @@ def quantize(model: nn.Module, resolve: Resolver, data: Any = None, limit: int |
     for module in converted.modules():
         for name, parameter in module._parameters.items():
             module._parameters[name] = own.get(id(parameter), parameter)
+        if isinstance(module, nn.RNNBase):
+            module._init_flat_weights()  # a list of its own parameters
     for holder in other_holders(converted, own):
         holder.exchange(own)
     return converted

@@ -28,7 +28,7 @@ class Swapped:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # The class was made at run time: rebuild it from the two that can be imported.
-        return _rebuild, (self.float_class, self.mixin), self.__dict__
+        return _rebuild, (self.float_class, self.mixin), self.__getstate__()
 
 
 def swap(module: nn.Module, mixin: type[Swapped]) -> None:

@@ -267,7 +267,7 @@ def op_weights(model: nn.Module) -> dict[Any, str]:
     """Each weight that an op quantizes, and the op's name."""
     handlers = quantizable_modules(model)
     names = {module: name for name, module in model.named_modules()}
-    return {module.weight: names[module] for module, kind in handlers.items() if kind.role == "weighted"}
+    return {weight: names[module] for module, handler in handlers.items() for weight in handler.weights(module)}
 
 
 def with_held_weights(model: nn.Module) -> Graph:

@@ -100,7 +100,7 @@ class WeightQuantizer(Quantizer):
 
     def _key(self, module: Any, norm: FoldedBatchNorm | None) -> tuple[Any, ...]:
         weight = module.weight
-        tensors = [weight, module._parameters.get("bias"), self._buffers["scale"], self._buffers["zero_point"]]
+        tensors = [weight, getattr(module, "bias", None), self._buffers["scale"], self._buffers["zero_point"]]
         if norm is not None:
             tensors += norm.fold_inputs()
         # Where the weight lies, too: `weight.data = other` changes neither object nor version.

@@ -3,7 +3,6 @@
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
 from subbyte.adaptor.pytorch.modules.handler import ModuleHandler
 from subbyte.adaptor.pytorch.modules.registry import register_module
@@ -22,15 +21,6 @@ class FloatHandler(ModuleHandler):
         raise ModelError(f"op {name!r}: {self.op_type} has no quantized form in this version; leave it fp32")
 
 
-class RecurrentHandler(FloatHandler):
-    """`LSTM`, `GRU`, `RNN` and their cells: each matrix meets each step once."""
-
-    def macs(self, module: Any, inputs: tuple[Any, ...], output: Any) -> int:
-        x = inputs[0].data if isinstance(inputs[0], PackedSequence) else inputs[0]
-        steps = x.numel() // module.input_size
-        return int(steps * sum(p.numel() for p in module.parameters() if p.ndim == 2))
-
-
 class BilinearHandler(FloatHandler):
     """`Bilinear`, weight [out, in1, in2]."""
 
@@ -38,7 +28,5 @@ class BilinearHandler(FloatHandler):
         return int(output.numel() * module.in1_features * module.in2_features)
 
 
-for _recurrent in (nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell, nn.RNNCell):
-    register_module(_recurrent, RecurrentHandler(_recurrent.__name__))
 register_module(nn.Bilinear, BilinearHandler("Bilinear"))
 register_module(nn.EmbeddingBag, FloatHandler("EmbeddingBag"))

@@ -34,6 +34,10 @@ class ModuleHandler(ABC):
             ModelError: why.
         """
 
+    def weights(self, module: Any) -> list[Any]:
+        """The parameters that are quantized; of a converted module what stands in their place."""
+        return []
+
     def quantized(self, x: Tensor, quantizer: InputQuantizer | None) -> Tensor:
         """The input that the function of a module without weight is computed of."""
         return quantized(x, quantizer)
@@ -57,6 +61,9 @@ class WeightedHandler(ModuleHandler):
     group_axis: ClassVar[int] = 1
     takes_activation: ClassVar[bool] = True
     norm_types: ClassVar[tuple[type[nn.Module], ...]] = ()
+
+    def weights(self, module: Any) -> list[Any]:
+        return [module.weight]
 
     @abstractmethod
     def apply(self, module: Any, x: Tensor, weight: Tensor, *extra: Any) -> Tensor:
