@@ -13,10 +13,10 @@ namespace {
 constexpr int64_t kRowsAtOnce = 128;
 constexpr int64_t kSomeRows = 24;  // up to these, unpacking in registers costs less than unpacking into memory
 
-// One row of some panels: two sums for each, and four panels at once, so that none waits for itself.
-template <bool Table, int Panels>
+// One row of four panels: two sums for each, so that none waits for itself.
+template <bool Table>
 struct RowWork {
-  __m512i total[Panels][2];
+  __m512i total[kTilePanels][2];
   __m512i table;
   int64_t panel_bytes;
 
@@ -27,7 +27,7 @@ struct RowWork {
       if (Step < steps) {
         const __m512i four = broadcast_four(x + kStep * Step);
 #pragma GCC unroll 4
-        for (int p = 0; p < Panels; ++p) {
+        for (int p = 0; p < kTilePanels; ++p) {
           add_products(total[p][Step % 2], values_of<Table>(codes_of<Bits, Step>(packed + p * panel_bytes), table), four);
         }
         add<Bits, Step + 1>(packed, x, steps);
@@ -36,18 +36,18 @@ struct RowWork {
   }
 };
 
-template <int Bits, bool Table, int Panels>
+template <int Bits, bool Table>
 void row_of_panels(const Linear& call, int64_t m, int64_t panel) {
   const uint8_t* packed = call.panels + panel * call.panel_bytes;
-  RowWork<Table, Panels> work;
+  RowWork<Table> work;
   work.table = table_of(call.values);
   work.panel_bytes = call.panel_bytes;
-  __m512 y[Panels];
+  __m512 y[kTilePanels];
   for (int64_t i = 0; i < call.segment_count; ++i) {
     const Segment& segment = call.segments[i];
     if (segment.begins_group) {
 #pragma GCC unroll 4
-      for (int p = 0; p < Panels; ++p) {
+      for (int p = 0; p < kTilePanels; ++p) {
         work.total[p][0] = work.total[p][1] = _mm512_setzero_si512();
       }
     }
@@ -62,7 +62,7 @@ void row_of_panels(const Linear& call, int64_t m, int64_t panel) {
     }
     if (segment.ends_group) {
 #pragma GCC unroll 4
-      for (int p = 0; p < Panels; ++p) {
+      for (int p = 0; p < kTilePanels; ++p) {
         const __m512i total = _mm512_add_epi32(work.total[p][0], work.total[p][1]);
         const __m512 term = term_of(call, total, m, segment.group, panel + p);
         y[p] = segment.group == 0 ? term : _mm512_add_ps(y[p], term);
@@ -70,7 +70,7 @@ void row_of_panels(const Linear& call, int64_t m, int64_t panel) {
     }
   }
 #pragma GCC unroll 4
-  for (int p = 0; p < Panels; ++p) {
+  for (int p = 0; p < kTilePanels; ++p) {
     _mm512_mask_storeu_ps(place_of(call, m, panel + p), real_outputs(call, panel + p), with_bias(call, y[p], panel + p));
   }
 }
@@ -279,10 +279,10 @@ void run(const Linear& call, int64_t first_row, int64_t end_row, int64_t first_p
   for (int64_t panel = first_panel; panel < end_panel; panel += at_once) {
     const int64_t panels = end_panel - panel < at_once ? end_panel - panel : at_once;
     if (rows == 1 && panels == kTilePanels) {
-      row_of_panels<Bits, Table, kTilePanels>(call, first_row, panel);
+      row_of_panels<Bits, Table>(call, first_row, panel);
     } else if (rows == 1) {
-      for (int64_t p = panel; p < end_panel; ++p) {
-        row_of_panels<Bits, Table, 1>(call, first_row, p);
+      for (int64_t p = 0; p < panels; p += 2) {
+        few_rows_of_panels<Bits, Table, 2>(call, first_row, 1, panel + p, panels - p < 2 ? panels - p : 2);
       }
     } else if (rows <= kSomeRows) {
       some_rows_of_panels<Bits, Table>(call, first_row, end_row, panel, panels);
