@@ -51,9 +51,9 @@ struct Convolution {
     }
     float values[kWindows * kPanels * kPanel];
     const std::int64_t output = panel * kPanel;
-    part.y = values, part.y_stride = kPanels * kPanel, part.y_origin = output;
-    kernels.linear(part, 0, count, panel, end);
     const std::int64_t columns = call.outputs < end * kPanel ? call.outputs - output : end * kPanel - output;
+    part.y = values, part.y_stride = columns, part.y_origin = output;
+    kernels.linear(part, 0, count, panel, end);
     if (epilogue != nullptr) {
       const std::int64_t row = image * windows() + first;
       return epilogue->write({values, count, columns, part.y_stride, row, group * call.outputs + output});

@@ -183,9 +183,7 @@ void multiply(const Linear& call, Epilogue* epilogue) {
     const std::int64_t first = panel * kPanel, end = end_panel * kPanel < call.outputs ? end_panel * kPanel : call.outputs;
     epilogue->write({values, part.rows, end - first, part.y_stride, row, first});
   };
-  // With few rows the weight is a stream, else several panels at once are worth unpacking.
-  constexpr std::int64_t few_rows = 4;
-  in_pieces(call.rows, call.outputs, inputs, {kRowsOfPiece, call.rows <= few_rows ? 1 : kPanelsOfPiece}, work);
+  in_pieces(call.rows, call.outputs, inputs, {kRowsOfPiece, kPanelsOfPiece}, work);
 }
 
 }  // namespace subbyte

@@ -81,7 +81,16 @@ bool Tensor::is_contiguous() const {
 
 bool Tensor::is_channels_last() const {
   const std::vector<std::int64_t> all = sizes();
-  return all.size() == 4 && !is_contiguous() && strides() == channels_last_strides(all);
+  if (all.size() != 4 || is_contiguous()) {
+    return false;
+  }
+  const std::vector<std::int64_t> given = strides(), wanted = channels_last_strides(all);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i] != 1 && given[i] != wanted[i]) {  // along one place nothing is ever stepped over
+      return false;
+    }
+  }
+  return true;
 }
 
 std::int64_t Tensor::count() const {

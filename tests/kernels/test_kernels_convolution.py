@@ -171,6 +171,13 @@ def test_empty_batches_and_other_layouts(kernels: str) -> None:
     want = expected(drawn)
     drawn["x"] = drawn["x"].permute(3, 1, 0, 2).contiguous().permute(2, 1, 3, 0)
     assert torch.equal(run(drawn), want)
+    drawn = case(1)
+    want = expected(drawn)
+    one = drawn["x"].contiguous(memory_format=torch.channels_last)
+    drawn["x"] = one.as_strided(one.shape, (1, *one.stride()[1:]))  # of one image, the first stride says nothing
+    got = run(drawn)
+    assert torch.equal(got, want)
+    assert got.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
