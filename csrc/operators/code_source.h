@@ -26,7 +26,7 @@ class CodeSource {
 
  private:
   const void* numbers_;
-  bool are_codes_;
+  bool are_codes_, are_signed_;
   mutable std::atomic<bool> any_outside_{false};
 };
 

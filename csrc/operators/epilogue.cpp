@@ -236,11 +236,10 @@ Results::Results(EpilogueArguments* given, const Sizes& sizes, bool channels_las
 }
 
 void Results::refuse_bad_scales(const Tensor& scales) const {
-  if (floats_) {
-    subbyte::refuse_bad_scales(*floats_, scales);
-  } else if (epilogue_->any_nan()) {
-    subbyte::refuse_bad_scales(scales);
+  if (epilogue_) {
+    return subbyte::refuse_bad_scales(scales);  // a clamp may have hidden what they made
   }
+  subbyte::refuse_bad_scales(*floats_, scales);
 }
 
 StackValue Results::to_stack() && {

@@ -50,25 +50,22 @@ bool any_nan_in_bf16(const std::uint16_t* values, std::int64_t count) {
   return any != 0;
 }
 
-bool has_nan(const Tensor& y) {
-  return y.dtype() == torch_api().dtype_bfloat16() ? any_nan_in_bf16(y.data<std::uint16_t>(), y.count())
-                                                   : any_nan_in_fp32(y.data<float>(), y.count());
-}
-
-}  // namespace
-
-void refuse_bad_scales(const Tensor& scales) {
-  const auto* values = scales.data<float>();
-  const std::int64_t count = scales.count();
+bool all_finite(const Tensor& floats) {
+  const auto* values = floats.data<float>();
+  const std::int64_t count = floats.count();
   std::int32_t any_bad = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     any_bad |= values[i] - values[i] != 0;  // of a NaN and of an infinity: NaN
   }
-  require(any_bad == 0, "a scale of the weight is not finite");
+  return any_bad == 0;
 }
 
+}  // namespace
+
+void refuse_bad_scales(const Tensor& scales) { require(all_finite(scales), "a scale of the weight is not finite"); }
+
 void refuse_bad_scales(const Tensor& y, const Tensor& scales) {
-  if (scales.count() <= y.count() || has_nan(y)) {
+  if (scales.count() <= y.count() || !all_finite(y)) {
     refuse_bad_scales(scales);
   }
 }

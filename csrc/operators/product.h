@@ -23,8 +23,8 @@ Tensor checked_layout(Tensor&& tensor, const std::string& name, std::int32_t dty
 Tensor checked(Tensor&& tensor, const std::string& name, std::int32_t dtype);
 void require_count(const Tensor& tensor, const std::string& name, std::int64_t count);
 
-// Refuses scales that are not finite. They make NaN: where the result is shorter than the scales are, only one that holds a
-// NaN is worth the look at all of them.
+// Refuses scales that are not finite. What they make is not finite either: where the result is shorter than the scales are,
+// only such a one is worth the look at all of them.
 void refuse_bad_scales(const Tensor& scales);
 void refuse_bad_scales(const Tensor& y, const Tensor& scales);
 

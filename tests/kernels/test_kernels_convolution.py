@@ -245,6 +245,16 @@ def test_what_does_not_fit_is_refused(kernels: str) -> None:
         conv2d_codes(x, weight, bias, drawn["x_scale"], torch.tensor([256], dtype=torch.int32), (0, 255), window)
 
 
+def test_a_weight_laid_out_for_another_window_is_refused() -> None:
+    drawn = case(1, 64, 8, (5, 9), window=Window((1, 3), dilation=(1, 2)))
+    weight, bias = weight_of(drawn), bias_by_panel(drawn["bias"], 1)
+    x_codes = (drawn["x_scale"], drawn["x_zero_point"], (0, 255))
+    with pytest.raises(KernelError, match="has a kernel of"):
+        conv2d_codes(drawn["x"], weight, bias, *x_codes, Window((3, 1), dilation=(1, 2)))
+    with pytest.raises(KernelError, match="by tap"):
+        conv2d_codes(drawn["x"], weight, bias, *x_codes, Window((1, 3)))
+
+
 def test_a_weight_that_does_not_fit_itself_is_refused() -> None:
     drawn = case()
     with pytest.raises(KernelError, match="a scale for each output"):

@@ -274,6 +274,29 @@ def test_codes_out_of_the_range_are_refused(kernels: str) -> None:
         linear_codes(torch.zeros(2, 4, dtype=torch.int32), weight, NOTHING, *one, 5, 120)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "code", "low", "high"),
+    [(torch.uint8, 200, -128, 127), (torch.int8, -56, 0, 255), (torch.uint8, 9, -9, -1)],
+)
+def test_codes_are_those_of_their_dtype(kernels: str, dtype: torch.dtype, code: int, low: int, high: int) -> None:
+    x = torch.full((2, 8), code, dtype=dtype)
+    weight = LinearWeight.of(
+        torch.ones(4, 8, dtype=torch.uint8), torch.ones(4, 1), torch.zeros(4, 1, dtype=torch.int32), 4, 8
+    )
+    zero_point = torch.tensor([max(low, min(high, 0))], dtype=torch.int32)
+    with pytest.raises(RuntimeError, match="between the lowest and the highest"):
+        linear_codes(x, weight, NOTHING, torch.ones(1), zero_point, low, high)
+
+
+def test_an_infinite_scale_is_refused_though_a_clamp_hides_it(kernels: str) -> None:
+    scale = torch.tensor([[1.0], [torch.inf], [1.0], [1.0]])
+    weight = LinearWeight.of(torch.ones(4, 8, dtype=torch.uint8), scale, torch.zeros(4, 1, dtype=torch.int32), 4, 8)
+    codes = (torch.ones(1), torch.zeros(1, dtype=torch.int32), 0, 255)
+    for epilogue in (None, Epilogue(low=0.0, high=6.0), Epilogue(output=Signs())):
+        with pytest.raises(RuntimeError, match="a scale of the weight is not finite"):
+            linear_codes(torch.ones(2, 8), weight, NOTHING, *codes, epilogue)
+
+
 def test_codes_with_both_signs_may_reach_past_a_signed_byte(kernels: str) -> None:
     weight = _weight(3, 4)
     x, how = torch.tensor([[-9.0, 0.0, 100.0, 200.0]]), (torch.ones(1), torch.zeros(1, dtype=torch.int32), -10, 200)

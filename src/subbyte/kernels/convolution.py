@@ -5,6 +5,7 @@
 is the code of 0.
 """
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 import torch
@@ -142,6 +143,7 @@ def conv2d_codes(
     Raises:
         RuntimeError: something does not fit.
     """
+    check_laid_out_for(window, weight.shape, by_tap=weight.by_tap)
     parts = (weight.packed, weight.scale, weight.zero_point, weight.sums, weight.values, bias, x_scale, x_zero_point)
     numbers = (*x_range, weight.bits, *weight.shape[:2], *window.numbers(), weight.groups)
     y: Tensor = (
@@ -150,6 +152,18 @@ def conv2d_codes(
         else torch.ops.subbyte.conv2d_codes_fused(x, *parts, *numbers, *epilogue.arguments(x.device))
     )
     return y
+
+
+def check_laid_out_for(window: Window, shape: Sequence[int], *, by_tap: bool) -> None:
+    """The weight has the window's kernel, and segments as its dilation wants them.
+
+    Raises:
+        KernelError: not so.
+    """
+    if tuple(shape[2:]) != tuple(window.kernel):
+        raise KernelError(f"the weight has a kernel of {tuple(shape[2:])}, the window one of {tuple(window.kernel)}")
+    if by_tap != (window.dilation[1] > 1):
+        raise KernelError("a weight is laid out by tap (`by_tap=True`) where columns are dilated, and only there")
 
 
 def bias_by_panel(bias: Tensor, groups: int) -> Tensor:

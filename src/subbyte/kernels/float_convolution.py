@@ -16,6 +16,7 @@ from subbyte.kernels.checks import check_packed, check_scale_of_weight
 from subbyte.kernels.convolution import (
     Window,
     by_output,
+    check_laid_out_for,
     check_shapes,
     codes_of,
     memory_format,
@@ -114,6 +115,7 @@ def conv2d_float(
         RuntimeError: something does not fit.
     """
     parts = (weight.packed, weight.scale, weight.zero_point, weight.values, bias)
+    check_laid_out_for(window, weight.shape, by_tap=weight.by_tap)
     numbers = (weight.bits, *weight.shape[:2], *window.numbers(), weight.groups)
     y: Tensor = (
         torch.ops.subbyte.conv2d_float(x, *parts, *numbers)

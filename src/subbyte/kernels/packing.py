@@ -99,10 +99,15 @@ def _check(holds: bool, message: str) -> None:
         raise KernelError(message)
 
 
+def _packed_shape(codes: Tensor, bits: int) -> Tensor:
+    _check(1 <= bits <= 8, f"codes take 1..8 bits, not {bits}")
+    return codes.new_empty(packed_size(codes.numel(), bits), dtype=torch.uint8)
+
+
 define(
     "pack_codes(Tensor codes, int bits) -> Tensor",
     _pack_codes,
-    lambda codes, bits: codes.new_empty(packed_size(codes.numel(), bits), dtype=torch.uint8),
+    _packed_shape,
 )
 define(
     "unpack_codes(Tensor packed, int bits, int count, bool signed) -> Tensor",
