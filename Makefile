@@ -20,7 +20,8 @@ setup: $(READY)
 
 # torch comes first, so that nothing else that wants it chooses the build. Which build that is, pip's settings say:
 # with PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu it is the one for the CPU alone.
-$(READY): pyproject.toml constraints.txt
+# Native sources too: an editable install does not see that they changed.
+$(READY): pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type f)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.11 ..." >&2; exit 2; }
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)

@@ -88,7 +88,9 @@ def environment() -> str:
 
 
 def _command() -> str:
-    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    """As anybody may run it: where things lie on this machine is left out."""
+    arguments = ["PATH" if Path(argument).is_absolute() else argument for argument in sys.argv[1:]]
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *arguments])
 
 
 def _row(cells: Sequence[str]) -> str:

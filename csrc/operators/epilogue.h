@@ -50,7 +50,6 @@ class Epilogue {
   // Of results (fp32) in the layout of the whole.
   void write_all(float* values);
 
-  bool any_nan() const { return any_nan_; }
   // Throws std::runtime_error where a NaN was to become a code.
   Tensor result() &&;
 

@@ -1,6 +1,5 @@
 """binary_conv2d: every instruction set against whole numbers, and what it refuses."""
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -14,31 +13,19 @@ from torch import Tensor
 
 from subbyte.errors import KernelError
 from subbyte.kernels import binary_conv2d as in_torch
-from subbyte.kernels import isas, use_isa
 from subbyte.kernels.binary_conv2d import binary_conv2d, binary_conv2d_packed
 from subbyte.kernels.binary_weight import BinaryWeight, Levels
 from subbyte.kernels.convolution import Window
 from subbyte.kernels.epilogue import Epilogue, Signs, _followed
 
-AVAILABLE = [isa.name for isa in isas() if isa.available]
+IN_TORCH = {
+    "binary_conv2d": in_torch._binary_conv2d,
+    "binary_conv2d_packed": in_torch._binary_conv2d_packed,
+    "binary_conv2d_packed_fused": _followed(in_torch._binary_conv2d_packed),
+}
 SIGNS = Levels(-1, 1, 2, False)
 EVERY_KIND = [SIGNS, Levels(-1, 1, 3, False), Levels(0, 1, 2, True), Levels(-1, 0, 2, True)]
 CHANNELS = [1, 3, 12, 16, 21, 22, 32, 40, 64, 65, 130]
-
-
-@pytest.fixture(params=[*AVAILABLE, "torch"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One instruction set after another; at last PyTorch alone."""
-    if request.param == "torch":
-        monkeypatch.setattr(torch.ops.subbyte, "binary_conv2d", in_torch._binary_conv2d)
-        monkeypatch.setattr(torch.ops.subbyte, "binary_conv2d_packed", in_torch._binary_conv2d_packed)
-        fused = _followed(in_torch._binary_conv2d_packed)
-        monkeypatch.setattr(torch.ops.subbyte, "binary_conv2d_packed_fused", fused)
-        yield request.param
-        return
-    use_isa(request.param)
-    yield request.param
-    use_isa("")
 
 
 def layer(

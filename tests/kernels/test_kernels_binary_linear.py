@@ -1,6 +1,5 @@
 """binary_linear: every instruction set against whole numbers, and what it refuses."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,23 +12,10 @@ from torch import Tensor
 
 from subbyte.errors import KernelError
 from subbyte.kernels import binary_linear as in_torch
-from subbyte.kernels import isas, use_isa
 from subbyte.kernels.binary_linear import binary_linear
 from subbyte.kernels.binary_weight import BinaryWeight, Levels
 
-AVAILABLE = [isa.name for isa in isas() if isa.available]
-
-
-@pytest.fixture(params=[*AVAILABLE, "torch"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One instruction set after another; at last PyTorch alone."""
-    if request.param == "torch":
-        monkeypatch.setattr(torch.ops.subbyte, "binary_linear", in_torch._binary_linear)
-        yield request.param
-        return
-    use_isa(request.param)
-    yield request.param
-    use_isa("")
+IN_TORCH = {"binary_linear": in_torch._binary_linear}
 
 
 def run(case: dict[str, Any]) -> Tensor:

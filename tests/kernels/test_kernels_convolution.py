@@ -1,6 +1,5 @@
 """conv2d_codes: every instruction set against sums of int64, and what it refuses."""
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -14,23 +13,10 @@ from torch import Tensor
 
 from subbyte.errors import KernelError
 from subbyte.kernels import convolution as in_torch
-from subbyte.kernels import isas, use_isa
 from subbyte.kernels.convolution import ConvolutionWeight, Window, bias_by_panel, conv2d_codes
 
-AVAILABLE = [isa.name for isa in isas() if isa.available]
+IN_TORCH = {"conv2d_codes": in_torch._conv2d_codes}
 PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
-
-
-@pytest.fixture(params=[*AVAILABLE, "torch"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One instruction set after another; at last PyTorch alone."""
-    if request.param == "torch":
-        monkeypatch.setattr(torch.ops.subbyte, "conv2d_codes", in_torch._conv2d_codes)
-        yield request.param
-        return
-    use_isa(request.param)
-    yield request.param
-    use_isa("")
 
 
 def case(

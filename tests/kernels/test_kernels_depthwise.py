@@ -1,6 +1,5 @@
 """depthwise_conv2d_codes: every instruction set against sums of int64, and what it refuses."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,24 +12,11 @@ from torch import Tensor
 
 from subbyte.errors import KernelError
 from subbyte.kernels import depthwise as in_torch
-from subbyte.kernels import isas, use_isa
 from subbyte.kernels.convolution import Window
 from subbyte.kernels.depthwise import DepthwiseWeight, depthwise_conv2d_codes
 
-AVAILABLE = [isa.name for isa in isas() if isa.available]
+IN_TORCH = {"depthwise_conv2d_codes": in_torch._depthwise_conv2d_codes}
 PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
-
-
-@pytest.fixture(params=[*AVAILABLE, "torch"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One instruction set after another; at last PyTorch alone."""
-    if request.param == "torch":
-        monkeypatch.setattr(torch.ops.subbyte, "depthwise_conv2d_codes", in_torch._depthwise_conv2d_codes)
-        yield request.param
-        return
-    use_isa(request.param)
-    yield request.param
-    use_isa("")
 
 
 def case(

@@ -1,6 +1,5 @@
 """embedding_codes: rows of a packed table against the formula, and what it refuses."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,23 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from subbyte.kernels import embedding as in_torch
-from subbyte.kernels import isas, use_isa
 from subbyte.kernels.embedding import embedding_codes
 from subbyte.kernels.packing import pack_codes
 
-AVAILABLE = [isa.name for isa in isas() if isa.available]
-
-
-@pytest.fixture(params=[*AVAILABLE, "torch"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One instruction set after another; at last PyTorch alone."""
-    if request.param == "torch":
-        monkeypatch.setattr(torch.ops.subbyte, "embedding_codes", in_torch._embedding_codes)
-        yield request.param
-        return
-    use_isa(request.param)
-    yield request.param
-    use_isa("")
+IN_TORCH = {"embedding_codes": in_torch._embedding_codes}
 
 
 def case(

@@ -1,19 +1,18 @@
 """Epilogues: every operator and every instruction set against the formula, and what they refuse."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from epilogue_cases import IN_TORCH, OPERATORS, SIGNS, drawn, expected, outputs
+from epilogue_cases import IN_TORCH as PLAIN_IN_TORCH
+from epilogue_cases import OPERATORS, SIGNS, drawn, expected, outputs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from subbyte.errors import KernelError
-from subbyte.kernels import isas, use_isa
 from subbyte.kernels.binary_linear import _binary_linear_of, binary_linear
 from subbyte.kernels.binary_weight import BinaryWeight, Levels
 from subbyte.kernels.epilogue import Codes, Epilogue, Floats, Signs, _followed
@@ -21,26 +20,15 @@ from subbyte.kernels.linear import linear_codes
 from subbyte.kernels.linear_weight import LinearWeight
 from subbyte.kernels.quantize import affine_quantize
 
-AVAILABLE = [isa.name for isa in isas() if isa.available]
+IN_TORCH = {
+    **PLAIN_IN_TORCH,
+    **{f"{name}_fused": _followed(function) for name, function in PLAIN_IN_TORCH.items()},
+    "binary_linear_fused": _followed(_binary_linear_of),
+}
 # What compiles and opcheck take long for: floats, codes and bits once.
 SOME_OUTPUTS = [outputs()[i] for i in (1, 3, -1)]
 NOTHING = torch.empty(0)
 sign_pack = torch.ops.subbyte.sign_pack
-
-
-@pytest.fixture(params=[*AVAILABLE, "torch"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One instruction set after another; at last PyTorch alone."""
-    if request.param == "torch":
-        for name, function in IN_TORCH.items():
-            monkeypatch.setattr(torch.ops.subbyte, name, function)
-            monkeypatch.setattr(torch.ops.subbyte, f"{name}_fused", _followed(function))
-        monkeypatch.setattr(torch.ops.subbyte, "binary_linear_fused", _followed(_binary_linear_of))
-        yield request.param
-        return
-    use_isa(request.param)
-    yield request.param
-    use_isa("")
 
 
 def same(got: Tensor, want: Tensor) -> bool:

@@ -1,6 +1,5 @@
 """conv2d_float: every instruction set within its bound of float64, alike in fp32, and what it refuses."""
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -14,25 +13,13 @@ from torch import Tensor
 
 from subbyte.errors import KernelError
 from subbyte.kernels import float_convolution as in_torch
-from subbyte.kernels import isas, use_isa
+from subbyte.kernels import use_isa
 from subbyte.kernels.convolution import Window, bias_by_panel, memory_format
 from subbyte.kernels.float_convolution import FloatConvolutionWeight, conv2d_float
 
-AVAILABLE = [isa.name for isa in isas() if isa.available]
+IN_TORCH = {"conv2d_float": in_torch._conv2d_float}
 PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
 DTYPES = [torch.float32, torch.bfloat16]
-
-
-@pytest.fixture(params=[*AVAILABLE, "torch"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One instruction set after another; at last PyTorch alone."""
-    if request.param == "torch":
-        monkeypatch.setattr(torch.ops.subbyte, "conv2d_float", in_torch._conv2d_float)
-        yield request.param
-        return
-    use_isa(request.param)
-    yield request.param
-    use_isa("")
 
 
 def case(

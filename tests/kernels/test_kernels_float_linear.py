@@ -1,6 +1,5 @@
 """linear_float: every instruction set alike and within its bound of float64, and what it refuses."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,19 +17,7 @@ from subbyte.kernels.epilogue import Epilogue
 from subbyte.kernels.float_linear import FloatLinearWeight, linear_float
 from subbyte.kernels.panels import PANEL
 
-AVAILABLE = [isa.name for isa in isas() if isa.available]
-
-
-@pytest.fixture(params=[*AVAILABLE, "torch"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One instruction set after another; at last PyTorch alone."""
-    if request.param == "torch":
-        monkeypatch.setattr(torch.ops.subbyte, "linear_float", in_torch._linear_float)
-        yield request.param
-        return
-    use_isa(request.param)
-    yield request.param
-    use_isa("")
+IN_TORCH = {"linear_float": in_torch._linear_float}
 
 
 def run(case: dict[str, Any]) -> Tensor:

@@ -1,6 +1,5 @@
 """linear_codes: every instruction set against integers of Python's own size, and what it refuses."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,25 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from subbyte.errors import KernelError
-from subbyte.kernels import isas, use_isa
 from subbyte.kernels import linear as in_torch
 from subbyte.kernels.linear import linear_codes
 from subbyte.kernels.linear_weight import LinearWeight
 from subbyte.kernels.panels import PANEL
 
-AVAILABLE = [isa.name for isa in isas() if isa.available]
-
-
-@pytest.fixture(params=[*AVAILABLE, "torch"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One instruction set after another; at last PyTorch alone."""
-    if request.param == "torch":
-        monkeypatch.setattr(torch.ops.subbyte, "linear_codes", in_torch._linear_codes)
-        yield request.param
-        return
-    use_isa(request.param)
-    yield request.param
-    use_isa("")
+IN_TORCH = {"linear_codes": in_torch._linear_codes}
 
 
 def layer(

@@ -1,7 +1,5 @@
 """pack_codes, unpack_codes and sign_pack: every instruction set against plain Python, and what they refuse."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -13,19 +11,7 @@ from subbyte.kernels import packing as in_torch
 
 OPS = torch.ops.subbyte
 AVAILABLE = [isa.name for isa in isas() if isa.available]
-
-
-@pytest.fixture(params=[*AVAILABLE, "torch"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One instruction set after another; at last PyTorch alone."""
-    if request.param == "torch":
-        for name in ("pack_codes", "unpack_codes", "sign_pack"):
-            monkeypatch.setattr(OPS, name, getattr(in_torch, f"_{name}"))
-        yield request.param
-        return
-    use_isa(request.param)
-    yield request.param
-    use_isa("")
+IN_TORCH = {name: getattr(in_torch, f"_{name}") for name in ("pack_codes", "unpack_codes", "sign_pack")}
 
 
 def stream(codes: list[int], bits: int) -> list[int]:

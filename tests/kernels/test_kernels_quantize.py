@@ -1,6 +1,5 @@
 """The operators on affine grids: every instruction set against the formula and autograd in float64; refusals."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,20 +21,8 @@ NAMES = (
     "affine_fake_quantize_backward",
 )
 AVAILABLE = [isa.name for isa in isas() if isa.available]
+IN_TORCH = {name: getattr(in_torch, f"_{name}") for name in NAMES}
 RANGES = [(-8, 7), (0, 15), (-128, 127), (0, 255), (-1, 0), (-3, 3)]
-
-
-@pytest.fixture(params=[*AVAILABLE, "torch"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One instruction set after another; at last PyTorch alone."""
-    if request.param == "torch":
-        for name in NAMES:
-            monkeypatch.setattr(OPS, name, getattr(in_torch, f"_{name}"))
-        yield request.param
-        return
-    use_isa(request.param)
-    yield request.param
-    use_isa("")
 
 
 def case(seed: int) -> tuple[Tensor, Tensor, Tensor, int, int, int]:

@@ -1,33 +1,18 @@
 """affine_params: every instruction set against the schemes of numerics."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from subbyte.kernels import isas, use_isa
 from subbyte.kernels import ranges as in_torch
 from subbyte.numerics import scheme_of
 from subbyte.spec import TensorSpec
 
 OPS = torch.ops.subbyte
-AVAILABLE = [isa.name for isa in isas() if isa.available]
+IN_TORCH = {"affine_params": in_torch._affine_params}
 TYPES = ["int1", "uint1", "int2", "int4", "uint4", "int8", "uint8"]
-
-
-@pytest.fixture(params=[*AVAILABLE, "torch"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One instruction set after another; at last PyTorch alone."""
-    if request.param == "torch":
-        monkeypatch.setattr(OPS, "affine_params", in_torch._affine_params)
-        yield request.param
-        return
-    use_isa(request.param)
-    yield request.param
-    use_isa("")
 
 
 def check(x: Tensor, dtype: str, scheme: str) -> None:

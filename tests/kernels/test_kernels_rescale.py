@@ -1,30 +1,15 @@
 """rescale_: every instruction set against NumPy's fp32, which rounds every product and every sum."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from subbyte.kernels import isas, use_isa
 from subbyte.kernels import rescale as in_torch
 
 OPS = torch.ops.subbyte
-AVAILABLE = [isa.name for isa in isas() if isa.available]
-
-
-@pytest.fixture(params=[*AVAILABLE, "torch"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One instruction set after another; at last PyTorch alone."""
-    if request.param == "torch":
-        monkeypatch.setattr(OPS, "rescale_", in_torch._rescale)
-        yield request.param
-        return
-    use_isa(request.param)
-    yield request.param
-    use_isa("")
+IN_TORCH = {"rescale_": in_torch._rescale}
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
