@@ -57,7 +57,6 @@ Epilogue::Epilogue(EpilogueArguments&& given, const Sizes& sizes, bool channels_
       outputs_innermost_(sizes.size() == 2 || channels_last),
       low_(given.low),
       high_(given.high),
-      lowest_code_(static_cast<std::int32_t>(given.lowest_code)),
       residual_(std::move(given.residual)),
       y_(Tensor::empty({0}, torch_api().dtype_uint8())) {
   check(given);
@@ -68,10 +67,9 @@ Epilogue::Epilogue(EpilogueArguments&& given, const Sizes& sizes, bool channels_
     residual_values_ = residual_.data<float>();
   }
   if (has_codes()) {
-    const std::int64_t zero_point = *given.zero_point.data<std::int32_t>();
-    scale_ = *given.scale.data<float>();
-    lowest_step_ = static_cast<float>(given.lowest_code - zero_point);
-    highest_step_ = static_cast<float>(given.highest_code - zero_point);
+    codes_ = {*given.scale.data<float>(), *given.zero_point.data<std::int32_t>(),
+              static_cast<std::int32_t>(given.lowest_code), static_cast<std::int32_t>(given.highest_code),
+              output_ == Output::uint8 ? 128 : 0};
   }
   y_ = empty_result(sizes, channels_last);
   to_ = y_.data<void>();
@@ -203,8 +201,12 @@ void Epilogue::store(const float* values, std::int64_t count, std::int64_t place
   } else if (output_ == Output::bfloat16) {
     kernels.epilogue->to_bfloat16(values, count, static_cast<std::uint16_t*>(to_) + place);
   } else {
-    const Grids grids = {&scale_, &lowest_step_, &highest_step_, 0};
-    kernels.quantize->codes(values, count, grids, lowest_code_, static_cast<std::uint8_t*>(to_) + place);
+    auto* const codes = static_cast<std::uint8_t*>(to_) + place;
+    kernels.quantize->quantize(values, count, codes_, reinterpret_cast<std::int8_t*>(codes));
+    const std::int64_t shifted = codes_.shift == 0 ? 0 : count;
+    for (std::int64_t i = 0; i < shifted; ++i) {
+      codes[i] ^= 128;  // 128 less, modulo 256, is 128 more
+    }
   }
 }
 

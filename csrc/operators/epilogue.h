@@ -70,8 +70,8 @@ class Epilogue {
   std::int64_t outputs_, places_;  // places: of an image
   std::int64_t rows_;              // of all images
   bool outputs_innermost_;
-  float low_, high_, scale_ = 1, lowest_step_ = 0, highest_step_ = 0;
-  std::int32_t lowest_code_;
+  float low_, high_;
+  Affine codes_{};
   Tensor residual_, y_;
   const float* residual_values_ = nullptr;  // null: there is no residual
   void* to_;

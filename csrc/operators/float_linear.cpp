@@ -107,9 +107,7 @@ void multiply_floats(StackValue* stack, EpilogueArguments* fused) {
   if (fused != nullptr && x.dtype() == torch_api().dtype_float32()) {
     Epilogue epilogue(std::move(*fused), {sizes[0], outputs}, false);
     layer.multiply_into(epilogue, x, *chosen_isa().kernels.float_linear);
-    if (epilogue.any_nan()) {
-      refuse_bad_scales(weight.scale());
-    }
+    refuse_bad_scales(weight.scale());
     stack[0] = std::move(epilogue).result().to_stack();
     return;
   }

@@ -34,30 +34,26 @@ void require_count(const Tensor& tensor, const std::string& name, std::int64_t c
 
 namespace {
 
-bool any_nan_in_fp32(const float* values, std::int64_t count) {
-  std::int32_t any = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    any |= values[i] != values[i];
-  }
-  return any != 0;
-}
-
-bool any_nan_in_bf16(const std::uint16_t* values, std::int64_t count) {
-  std::int32_t any = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    any |= (values[i] & 0x7fff) > 0x7f80;
-  }
-  return any != 0;
-}
-
-bool all_finite(const Tensor& floats) {
-  const auto* values = floats.data<float>();
-  const std::int64_t count = floats.count();
+bool all_finite_in_fp32(const float* values, std::int64_t count) {
   std::int32_t any_bad = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     any_bad |= values[i] - values[i] != 0;  // of a NaN and of an infinity: NaN
   }
   return any_bad == 0;
+}
+
+bool all_finite_in_bf16(const std::uint16_t* values, std::int64_t count) {
+  std::int32_t any_bad = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    any_bad |= (values[i] & 0x7f80) == 0x7f80;  // the highest exponent
+  }
+  return any_bad == 0;
+}
+
+bool all_finite(const Tensor& floats) {
+  return floats.dtype() == torch_api().dtype_bfloat16()
+             ? all_finite_in_bf16(floats.data<std::uint16_t>(), floats.count())
+             : all_finite_in_fp32(floats.data<float>(), floats.count());
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ from subbyte.errors import KernelError
 from subbyte.kernels.binary_linear import _binary_linear_of, binary_linear
 from subbyte.kernels.binary_weight import BinaryWeight, Levels
 from subbyte.kernels.epilogue import Codes, Epilogue, Floats, Signs, _followed
+from subbyte.kernels.float_linear import FloatLinearWeight, linear_float
 from subbyte.kernels.linear import linear_codes
 from subbyte.kernels.linear_weight import LinearWeight
 from subbyte.kernels.quantize import affine_quantize
@@ -283,6 +284,12 @@ def test_an_infinite_scale_is_refused_though_a_clamp_hides_it(kernels: str) -> N
     for epilogue in (None, Epilogue(low=0.0, high=6.0), Epilogue(output=Signs())):
         with pytest.raises(RuntimeError, match="a scale of the weight is not finite"):
             linear_codes(torch.ones(2, 8), weight, NOTHING, *codes, epilogue)
+    floats = FloatLinearWeight.of(torch.ones(4, 8, dtype=torch.uint8), scale, torch.zeros(4, 1), 4, 8)
+    for x in (torch.ones(1, 8), torch.ones(1, 8).bfloat16()):  # a result shorter than its scales
+        with pytest.raises(RuntimeError, match="a scale of the weight is not finite"):
+            linear_float(x, floats, NOTHING)
+    with pytest.raises(RuntimeError, match="a scale of the weight is not finite"):
+        linear_float(torch.ones(2, 8), floats, NOTHING, Epilogue(low=0.0, high=6.0))
 
 
 def test_codes_with_both_signs_may_reach_past_a_signed_byte(kernels: str) -> None:
