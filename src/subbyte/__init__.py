@@ -1,7 +1,8 @@
 """Subbyte: quantization below eight bits for PyTorch."""
 
 from subbyte.adaptor.pytorch.kernels import use_kernels
-from subbyte.calibration import quantize_tensor, register_algorithm
+from subbyte.algorithms import RecoveryMethod, register_algorithm
+from subbyte.calibration import quantize_tensor
 from subbyte.capability import Capability, load_capability
 from subbyte.config import PostTrainingQuantConfig
 from subbyte.dtypes import DataType, dtype, register_dtype
@@ -32,7 +33,7 @@ __all__ = [
     "Capability", "load_capability", "query_fw_capability", "OpConfig", "PostTrainingQuantConfig", "QuantParams",
     "TensorSpec", "TuneConfig",
     # open registries
-    "Scheme", "register_algorithm", "register_scheme",
+    "RecoveryMethod", "Scheme", "register_algorithm", "register_scheme",
     # errors
     "SubbyteError", "CalibrationError", "CapabilityError", "CheckpointError", "ConfigError", "DataTypeError",
     "KernelError", "ModelError", "UnseenOpError",

@@ -1,12 +1,16 @@
 """The calls that most people need: quantize, prepare, convert, fit."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
-from subbyte.adaptor.pytorch.convert import convert, packed_weights
+from subbyte.adaptor.pytorch.batch import batches
+from subbyte.adaptor.pytorch.convert import convert, convert_in_place, packed_weights
+from subbyte.algorithms import RecoveryMethod, as_methods
+from subbyte.algorithms import recover as recover_in_place
 from subbyte.capability import Capability, load_capability
 from subbyte.config import PostTrainingQuantConfig, as_request
 from subbyte.errors import ConfigError
@@ -18,7 +22,15 @@ __all__ = ["convert", "fit", "prepare", "quantize", "query_fw_capability", "weig
 
 
 def quantize(
-    model: nn.Module, config: Any, data: Any = None, *, first_last: str | None = None, capability: Any = None
+    model: nn.Module,
+    config: Any,
+    data: Any = None,
+    *,
+    first_last: str | None = None,
+    capability: Any = None,
+    recover: Any = None,
+    seed: int = 0,
+    resume: str | Path | None = None,
 ) -> nn.Module:
     """A quantized copy of a model, exactly as requested, its weights packed.
 
@@ -30,6 +42,10 @@ def quantize(
             positional or a dict of keyword arguments. None serves weight-only and dynamic quantization.
         first_last: the precision of the first and last layers, as in `"int8"`.
         capability: a capability, or the path of its file; the built-in one where left out.
+        recover: methods that recover accuracy, in the order they run: names, `{name: options}`, or RecoveryMethod
+            objects; left out, those that are among the config's recipes.
+        seed: of the randomness in these methods.
+        resume: a folder in which finished parts of their work are kept, so that an interrupted run goes on there.
 
     Returns:
         the converted model, in eval().
@@ -38,20 +54,31 @@ def quantize(
         SubbyteError: one of its kinds, if the request, the model or the data is not right.
     """
     config = as_request(config)
+    methods = _methods(config, recover)
+    if methods:
+        prepared = _recovered(model, config, data, first_last, capability, methods, seed, resume)
+        return convert_in_place(prepared)
     adaptor = PyTorchAdaptor(_capability(capability))
     return adaptor.quantize_as(model, config, data, first_last, _sampling_size(config))
 
 
 def prepare(
-    model: nn.Module, config: Any, data: Any = None, *, first_last: str | None = None, capability: Any = None
+    model: nn.Module,
+    config: Any,
+    data: Any = None,
+    *,
+    first_last: str | None = None,
+    capability: Any = None,
+    recover: Any = None,
+    seed: int = 0,
+    resume: str | Path | None = None,
 ) -> nn.Module:
     """A prepared copy of a model: float weights, calibrated quantizers; arguments as for `quantize`.
 
     In eval() it computes what the converted model will, bit for bit; in train() it fake-quantizes.
     """
     config = as_request(config)
-    adaptor = PyTorchAdaptor(_capability(capability))
-    return adaptor.prepare(model, config, data, first_last, _sampling_size(config))
+    return _recovered(model, config, data, first_last, capability, _methods(config, recover), seed, resume)
 
 
 def fit(
@@ -87,6 +114,27 @@ def query_fw_capability(model: nn.Module, data: Any = None, *, capability: Any =
 def weights(model: nn.Module) -> dict[str, QuantizedTensor]:
     """The quantized weights of a prepared or converted model, by op name."""
     return packed_weights(model)
+
+
+def _methods(config: Any, asked: Any) -> list[RecoveryMethod]:
+    named = config.recovery if isinstance(config, PostTrainingQuantConfig) else []
+    if asked is not None and named:
+        raise ConfigError("recovery methods are named both by recover= and by the config's recipes; keep one of them")
+    return as_methods(named if asked is None else asked)
+
+
+def _recovered(
+    model: nn.Module, config: Any, data: Any, first_last: str | None, capability: Any,
+    methods: list[RecoveryMethod], seed: int, resume: str | Path | None,
+) -> nn.Module:  # fmt: skip
+    adaptor, limit = PyTorchAdaptor(_capability(capability)), _sampling_size(config)
+    if not methods:
+        return adaptor.prepare(model, config, data, first_last, limit)
+    # Methods go through the data again and again: all must meet the same batches, in the same order.
+    kept = None if data is None else list(batches(data, limit))
+    prepared = adaptor.prepare(model, config, kept, first_last)
+    recover_in_place(prepared, methods, kept or [], seed=seed, resume=resume)
+    return prepared
 
 
 def _capability(capability: Any) -> Capability:

@@ -7,18 +7,17 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    StrictBool,
     StrictStr,
     ValidationError,
     field_validator,
 )
 
 from subbyte.config.fields import parse_fields
+from subbyte.config.recipes import ENDS, read_recipes
 from subbyte.errors import ConfigError, nearest
 
 Approach = Literal["static", "dynamic", "weight_only", "auto"]
 Count = Annotated[int, Field(strict=True, gt=0)]
-Recipe = Literal["first_conv_or_matmul_quantization", "last_conv_or_matmul_quantization"]
 
 
 class PostTrainingQuantConfig(BaseModel):
@@ -37,6 +36,8 @@ class PostTrainingQuantConfig(BaseModel):
         calibration_sampling_size: samples of calibration data to use (of a list the most); None is all that is given.
         recipes: `first_conv_or_matmul_quantization` and `last_conv_or_matmul_quantization`; False leaves
             those ops in fp32: the convolutions, linear maps and matrix products before or after which no other stands.
+            Also methods that recover accuracy, in the order they run, each with True or its options; a list of names
+            and of `{name: options}` serves too, as in `["equalize", {"reconstruct": {"steps": 500}}]`.
         first_last: the precision of the first and last ops.
 
     Raises:
@@ -51,7 +52,7 @@ class PostTrainingQuantConfig(BaseModel):
     op_name_dict: dict[StrictStr, Any] = {}
     excluded_precisions: list[StrictStr] = []
     calibration_sampling_size: Count | Annotated[list[Count], Field(min_length=1)] | None = None
-    recipes: dict[Recipe, StrictBool] = {}
+    recipes: dict[str, Any] = {}
     first_last: StrictStr | None = None
 
     def __init__(self, *positional: Any, **values: Any) -> None:
@@ -75,6 +76,22 @@ class PostTrainingQuantConfig(BaseModel):
             elif not request:
                 raise ConfigError(f"{where}: the precision is empty")
         return value
+
+    @field_validator("recipes", mode="before")
+    @classmethod
+    def _check_recipes(cls, value: Any) -> dict[str, Any]:
+        return read_recipes(value)
+
+    @property
+    def float_ends(self) -> list[str]:
+        """The recipes that leave the first or the last op float."""
+        return [name for name in ENDS if self.recipes.get(name) is False]
+
+    @property
+    def recovery(self) -> list[dict[str, Any]]:
+        """The recovery methods that are asked for, in order, each with True or its options."""
+        wanted = {name: value for name, value in self.recipes.items() if name not in ENDS and value is not False}
+        return [{name: value} for name, value in wanted.items()]
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "PostTrainingQuantConfig":
@@ -101,9 +118,11 @@ def _explain(error: ValidationError) -> str:
             allowed = list(PostTrainingQuantConfig.model_fields)
             lines.append(f"unknown key {key!r}{nearest(key, allowed)} (allowed: {', '.join(allowed)})")
         elif problem["type"] == "literal_error":
-            choices = get_args(Recipe if key == "recipes" else Approach)
+            choices = get_args(Approach)
             given = problem["input"]
             lines.append(f"{key}: unknown {given!r}{nearest(str(given), choices)} (allowed: {', '.join(choices)})")
+        elif problem["type"] == "value_error":
+            lines.append(f"{key}: {problem['ctx']['error']}")
         else:
             lines.append(f"{key}: {problem['msg'].lower()}, found {problem['input']!r}")
     return "configuration: " + "; ".join(dict.fromkeys(lines))

@@ -200,7 +200,7 @@ class RuleBook:
         return [] if first_last is None else [self._named(first_last, f"first_last={first_last!r}", "position")]
 
     def _recipe_rules(self, first_last: str | None) -> list[tuple[Position, Rule]]:
-        off = [name for name, wanted in self._config.recipes.items() if not wanted]
+        off = self._config.float_ends
         if off and first_last is not None and first_last not in _floats():
             raise ConfigError(f"recipes[{off[0]!r}]=False leaves an op float that first_last={first_last!r} quantizes")
         return [

@@ -123,7 +123,7 @@ def _weight_size(module: Any) -> tuple[int, int, int]:
         tensor = module.weight.tensor
         return tensor.numel(), tensor.numel() * module.weight.float_dtype.itemsize, tensor.nbytes
     quantizer: WeightQuantizer = module.weight_quantizer
-    params = quantizer.weight_params
+    params = quantizer.params
     size = packed_size(module.weight.numel(), quantizer.spec.dtype.bits) + params.scale.nbytes
     size += 0 if params.zero_point is None else params.zero_point.nbytes
     return module.weight.numel(), module.weight.nbytes, size

@@ -192,7 +192,7 @@ def note_weight_sqnr(state: QuantizationState, module: PreparedWeighted) -> None
     if module.norm and folds_first(module.weight_spec):
         factor, _ = module.norm[0].factor_and_bias(None)
         weight = fold_into(weight, factor, module.handler)
-    packed = QuantizedTensor.from_float(weight, module.weight_quantizer.weight_params, module.weight_spec)
+    packed = QuantizedTensor.from_float(weight, module.weight_quantizer.params, module.weight_spec)
     parts = ((weight[rows] if weight.ndim else weight, piece.dequantize()) for rows, piece in packed.pieces())
     state.weight_sqnr[module.op_name] = sqnr(parts)
 

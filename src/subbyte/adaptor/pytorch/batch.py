@@ -34,6 +34,8 @@ class Batch:
         Raises:
             CalibrationError: it is none of these.
         """
+        if isinstance(batch, Batch):
+            return batch
         if isinstance(batch, Tensor):
             return cls((batch,), {}, index)
         if isinstance(batch, Mapping):

@@ -30,7 +30,9 @@ class Elementwise(FunctionalOp):
 
     def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
         first, second = self.inputs(args, kwargs)
-        a, b = quantized(first, slots[0]), quantized(second, slots[1])
+        # What is written below must not be what a gradient is computed from.
+        kept = function in IN_PLACE and first.requires_grad and torch.is_grad_enabled()
+        a, b = quantized(first.clone() if kept else first, slots[0]), quantized(second, slots[1])
         rest = {key: value for key, value in kwargs.items() if key not in ("input", "other", "out")}
         if function not in IN_PLACE:
             # Into the quantized first operand, which nothing else reads: fresh memory is dear.

@@ -1,6 +1,6 @@
 """The modules that observe and quantize one tensor each."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -29,6 +29,7 @@ class Quantizer(KeepsFormat, nn.Module):
         max_grid: a bound of |grid value|.
         has_integer_grid: whether grid values are whole numbers.
         is_plain: whether it is affine with one scale.
+        training_rule: computes the quantized value in training, for gradients of its own; None is straight-through.
     """
 
     spec: TensorSpec
@@ -36,6 +37,7 @@ class Quantizer(KeepsFormat, nn.Module):
     max_grid: float
     has_integer_grid: bool
     is_plain: bool
+    training_rule: Callable[[Tensor], Tensor] | None = None
     scale: Tensor
     zero_point: Tensor
     quant_min: Tensor
@@ -128,14 +130,19 @@ class Quantizer(KeepsFormat, nn.Module):
         return scale, buffers["zero_point"], buffers["quant_min"], buffers["quant_max"]
 
     def forward(self, x: Tensor) -> Tensor:
-        """The value that x is quantized to, in x's dtype; in training with the straight-through gradient."""
+        """The value that x is quantized to, in x's dtype; in training by the rule that is set."""
         if self.training:
-            return fake_quantize(x, self.params, self.spec)
+            return self.fake(x)
         if self.is_plain and runs_native(x):
             scale, zero_point, low, high = self._plain()
             return affine_fake_quantize(x, scale, zero_point, int(low), int(high))
         grid, scale = self.snap(x)
         return as_dtype(grid.mul_(scale), x.dtype)
+
+    def fake(self, x: Tensor) -> Tensor:
+        """The quantized value with a gradient."""
+        rule = self.training_rule
+        return fake_quantize(x, self.params, self.spec) if rule is None else rule(x)
 
     def extra_repr(self) -> str:
         return f"{self.name}: {self.spec}"

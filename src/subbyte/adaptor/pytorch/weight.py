@@ -11,7 +11,7 @@ from subbyte.adaptor.pytorch.modules import WeightedHandler
 from subbyte.adaptor.pytorch.quantizer import Quantizer
 from subbyte.calibration import calibrate_tensor
 from subbyte.errors import CalibrationError
-from subbyte.numerics import QuantizedTensor, expand, fake_quantize, scheme_of, to_blocks
+from subbyte.numerics import QuantizedTensor, expand, scheme_of, to_blocks
 from subbyte.spec import QuantParams, TensorSpec
 
 
@@ -79,12 +79,8 @@ class WeightQuantizer(Quantizer):
         except CalibrationError as error:
             raise CalibrationError(f"weight of op {self.name!r}: {error}") from None
 
-    def fake(self, weight: Tensor) -> Tensor:
-        """The quantized weight as floats, with the straight-through gradient."""
-        return fake_quantize(weight, self.weight_params, self.spec)
-
     @property
-    def weight_params(self) -> QuantParams:
+    def params(self) -> QuantParams:
         zero_point = self.zero_point if self.spec.dtype.kind == "integer" else None
         return QuantParams(self.scale, zero_point)
 
@@ -112,8 +108,8 @@ class WeightQuantizer(Quantizer):
         weight = module.weight.detach()
         if factor is not None and folds_first(self.spec):
             weight, factor = fold_into(weight, factor, handler), None
-        grid = scheme_of(self.spec).snap(weight.float().contiguous(), self.weight_params, self.spec)
-        scale = output_scale(module, handler, self.weight_params, self.spec, factor)
+        grid = scheme_of(self.spec).snap(weight.float().contiguous(), self.params, self.spec)
+        scale = output_scale(module, handler, self.params, self.spec, factor)
         bias = None if bias is None else handler.over_output(bias)
         return WeightOperand(grid, scale, bias, magnitude(grid, self.spec, handler), self.has_integer_grid)
 
@@ -123,7 +119,7 @@ class WeightQuantizer(Quantizer):
         weight = module.weight.detach()
         if factor is not None and folds_first(self.spec):
             weight = fold_into(weight, factor, handler)
-        params = self.weight_params
+        params = self.params
         zero_point = None if params.zero_point is None else params.zero_point.clone()
         return QuantizedTensor.from_float(weight, QuantParams(params.scale.clone(), zero_point), self.spec)
 

@@ -37,6 +37,18 @@ class ConvolutionHandler(_SpatialHandler):
     def macs(self, module: Any, inputs: tuple[Any, ...], output: Tensor) -> int:
         return int(output.numel() * prod(module.weight.shape[1:]))
 
+    def as_matrix(self, module: Any, weight: Tensor) -> Tensor:
+        by_group: Tensor = weight.unflatten(0, (module.groups, -1))
+        return by_group.flatten(2)
+
+    def from_matrix(self, module: Any, matrix: Tensor) -> Tensor:
+        return matrix.reshape(module.weight.shape)
+
+    def columns(self, module: Any, x: Tensor) -> Tensor:
+        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+        padded = F.pad(_batched(x, self.dimensions), module._reversed_padding_repeated_twice, mode)
+        return _windows(padded, module.kernel_size, module.stride, module.dilation, module.groups)
+
     def is_depthwise(self, module: Any) -> bool:
         return bool(module.groups == module.in_channels > 1)
 
@@ -79,6 +91,33 @@ class TransposedConvolutionHandler(_SpatialHandler):
     def macs(self, module: Any, inputs: tuple[Any, ...], output: Tensor) -> int:
         return int(inputs[0].numel() * prod(module.weight.shape[1:]))
 
+    # A transposed convolution is one of the kernel turned round, over an input with zeros between its elements.
+
+    def as_matrix(self, module: Any, weight: Tensor) -> Tensor:
+        by_group: Tensor = weight.unflatten(0, (module.groups, -1))
+        return by_group.transpose(1, 2).flip(self._taps).flatten(2)
+
+    def from_matrix(self, module: Any, matrix: Tensor) -> Tensor:
+        kernel = module.weight.shape[2:]
+        by_group: Tensor = matrix.unflatten(2, (-1, *kernel)).flip(self._taps)
+        return by_group.transpose(1, 2).flatten(0, 1)
+
+    @property
+    def _taps(self) -> tuple[int, ...]:
+        return tuple(range(-self.dimensions, 0))
+
+    def columns(self, module: Any, x: Tensor) -> Tensor:
+        x = _batched(x, self.dimensions)
+        sizes = [(length - 1) * step + 1 for length, step in zip(x.shape[2:], module.stride, strict=True)]
+        spread = x.new_zeros(*x.shape[:2], *sizes)
+        between: Any = (..., *(slice(None, None, step) for step in module.stride))
+        spread[between] = x
+        reach = [step * (length - 1) for step, length in zip(module.dilation, module.kernel_size, strict=True)]
+        ends = zip(reach, module.padding, module.output_padding, strict=True)
+        padding = [[far - near, far - near + more] for far, near, more in ends]
+        padded = F.pad(spread, [end for pair in reversed(padding) for end in pair])
+        return _windows(padded, module.kernel_size, (1,) * self.dimensions, module.dilation, module.groups)
+
     def output_channels(self, module: Any) -> int:
         return int(module.out_channels)
 
@@ -93,6 +132,22 @@ class TransposedConvolutionHandler(_SpatialHandler):
             x_part = _channels(x, part, self.dimensions)
             for tap in product(*(range(length) for length in grid.shape[2:])):
                 yield x_part, _only(grid[part], tap), _at_tap(scale[group], tap)
+
+
+def _batched(x: Tensor, dimensions: int) -> Tensor:
+    return x if x.ndim > dimensions + 1 else x[None]
+
+
+def _windows(
+    x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...], groups: int
+) -> Tensor:
+    """What each product of a convolution reads of a padded input: [groups, channels of a group * taps, products]."""
+    for axis, (length, step, spacing) in enumerate(zip(kernel, stride, dilation, strict=True), start=2):
+        x = x.unfold(axis, (length - 1) * spacing + 1, step)[..., ::spacing]
+    n = len(kernel)
+    x = x.unflatten(1, (groups, -1))  # [samples, groups, channels, *places, *kernel]
+    order = (1, 2, *range(3 + n, 3 + 2 * n), 0, *range(3, 3 + n))
+    return x.permute(order).flatten(2 + n).flatten(1, 1 + n)
 
 
 def _channels(x: Tensor, part: slice, dimensions: int) -> Tensor:

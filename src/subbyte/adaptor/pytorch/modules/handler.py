@@ -96,6 +96,22 @@ class WeightedHandler(ModuleHandler):
         """A value per output channel [channels], in a shape that broadcasts against the output."""
         return vector
 
+    def as_matrix(self, module: Any, weight: Tensor) -> Tensor:
+        """A weight as matrices [groups, output channels of a group, inputs]; `columns` are what they multiply.
+
+        Raises:
+            ConfigError: the map is not of this form.
+        """
+        raise ConfigError(f"a {self.op_type} is no product of a matrix and its input")
+
+    def from_matrix(self, module: Any, matrix: Tensor) -> Tensor:
+        """The way back from `as_matrix`: of the shape of the module's weight."""
+        raise ConfigError(f"a {self.op_type} is no product of a matrix and its input")
+
+    def columns(self, module: Any, x: Tensor) -> Tensor:
+        """What the matrices meet in a call with input x: [groups, inputs, products]."""
+        raise ConfigError(f"a {self.op_type} is no product of a matrix and its input")
+
     @abstractmethod
     def group_terms(
         self, module: Any, x: Tensor, grid: Tensor, scale: Tensor, size: int

@@ -22,6 +22,15 @@ class LinearHandler(WeightedHandler):
     def macs(self, module: Any, inputs: tuple[Any, ...], output: Tensor) -> int:
         return int(output.numel() * module.weight.shape[self.group_axis])
 
+    def as_matrix(self, module: Any, weight: Tensor) -> Tensor:
+        return weight[None]
+
+    def from_matrix(self, module: Any, matrix: Tensor) -> Tensor:
+        return matrix[0]
+
+    def columns(self, module: Any, x: Tensor) -> Tensor:
+        return x.reshape(1, -1, x.shape[-1]).transpose(1, 2)
+
     def group_terms(
         self, module: Any, x: Tensor, grid: Tensor, scale: Tensor, size: int
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -40,6 +49,12 @@ class TransposedLinearHandler(LinearHandler):
 
     def apply(self, module: Any, x: Tensor, weight: Tensor, *extra: Any) -> Tensor:
         return F.linear(x, weight.t())
+
+    def as_matrix(self, module: Any, weight: Tensor) -> Tensor:
+        return weight.t()[None]
+
+    def from_matrix(self, module: Any, matrix: Tensor) -> Tensor:
+        return matrix[0].t()
 
     def group_terms(
         self, module: Any, x: Tensor, grid: Tensor, scale: Tensor, size: int

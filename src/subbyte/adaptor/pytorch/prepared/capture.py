@@ -1,0 +1,92 @@
+"""The calls that one module of a model gets, batch by batch."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from subbyte.adaptor.pytorch.batch import Batch
+from subbyte.adaptor.pytorch.tensors import tensors_in
+from subbyte.adaptor.pytorch.unchanged import unchanged
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a module was called with, and what it gave; tensors are the call's own.
+
+    Args:
+        args, kwargs: as given.
+        output: as returned.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    output: Any
+
+    @property
+    def input(self) -> Tensor:
+        """The first tensor that it was given."""
+        return tensors_in((self.args, self.kwargs))[0]
+
+    @property
+    def result(self) -> Tensor:
+        """The first tensor that it gave."""
+        return tensors_in(self.output)[0]
+
+
+class _Done(BaseException):
+    """The module has been called as often as a forward calls it: the rest of that forward tells nothing.
+
+    No Exception, so that no code of the model takes it for an error of its own.
+    """
+
+
+def calls_of(model: nn.Module, module: nn.Module, batch: Batch, most: int | None = None) -> list[Call]:
+    """Run a batch in eval() without gradients, and return the calls that a module of the model got.
+
+    Args:
+        model: left as it was.
+        module: of it.
+        batch: the inputs.
+        most: stop the forward after so many calls.
+    """
+    found: list[Call] = []
+    given: list[tuple[Any, Any]] = []
+
+    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+        given.append((tree_map(_own, args), tree_map(_own, kwargs)))
+
+    def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        found.append(Call(*given.pop(), tree_map(_own, output)))
+        if len(found) == most:
+            raise _Done
+
+    handles = [
+        module.register_forward_pre_hook(enter, with_kwargs=True),
+        module.register_forward_hook(leave, with_kwargs=True),
+    ]
+    try:
+        with unchanged(model):
+            batch.copied().run(model)
+    except _Done:
+        pass
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def stream_calls(model: nn.Module, module: nn.Module, batches: list[Batch]) -> Iterator[list[Call]]:
+    """`calls_of` each batch; from the second on a forward stops where the first one had called the module last."""
+    most: int | None = None
+    for batch in batches:
+        calls = calls_of(model, module, batch, most)
+        most = max(len(calls), most or 0) or None
+        yield calls
+
+
+def _own(leaf: Any) -> Any:
+    """A forward may write into what it was given."""
+    return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf

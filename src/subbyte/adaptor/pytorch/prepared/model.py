@@ -1,0 +1,131 @@
+"""A prepared model with its calibration data, as methods that recover accuracy work on it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from subbyte.adaptor.pytorch import awaited
+from subbyte.adaptor.pytorch.batch import Batch
+from subbyte.adaptor.pytorch.copying import copied
+from subbyte.adaptor.pytorch.phase import Phase
+from subbyte.adaptor.pytorch.prepared.blocks import find_blocks
+from subbyte.adaptor.pytorch.prepared.capture import Call, stream_calls
+from subbyte.adaptor.pytorch.prepared.weighted_op import WeightedOp
+from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
+from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
+from subbyte.adaptor.pytorch.recurrent import Projection
+from subbyte.adaptor.pytorch.state import QuantizationState, state_of
+from subbyte.adaptor.pytorch.tensors import tensors_in
+from subbyte.adaptor.pytorch.unchanged import unchanged
+
+
+class PreparedModel:
+    """What a method reads and writes.
+
+    Args:
+        model: prepared and calibrated; methods change it.
+        batches: calibration data; empty where there is none.
+
+    Attributes:
+        ops: the weighted ops by name, in the order they run; those of recurrent modules, which no call can be seen
+            of, are in `projections`.
+    """
+
+    def __init__(self, model: nn.Module, batches: Sequence[Batch]) -> None:
+        self.model = model
+        self.batches = list(batches)
+        self._reference: nn.Module | None = None
+        found = [WeightedOp(module) for module in model.modules() if isinstance(module, PreparedWeighted)]
+        order = {op.name: place for place, op in enumerate(self.state.graph)}
+        ranked = sorted(found, key=lambda op: order.get(op.name, len(order)))
+        self.ops = {op.name: op for op in ranked if not isinstance(op.module, Projection)}
+        self.projections = {op.name: op for op in ranked if isinstance(op.module, Projection)}
+
+    @property
+    def state(self) -> QuantizationState:
+        return state_of(self.model)
+
+    @property
+    def input_quantizers(self) -> dict[str, ActivationQuantizer]:
+        """The quantizers with static ranges, by the name of what they quantize."""
+        quantizers = self.state.quantizers.items()
+        return {name: quantizer for name, quantizer in quantizers if isinstance(quantizer, ActivationQuantizer)}
+
+    def blocks(self) -> list[str]:
+        """The names of the modules that hold all weighted ops, in the order they run; see `find_blocks`."""
+        order = {name: place for place, name in enumerate(self.ops)}
+        blocks = find_blocks(self.model, set(self.ops))
+        return sorted(blocks, key=lambda block: min(order[op] for op in self.ops_of(block)))
+
+    def ops_of(self, block: str) -> list[str]:
+        """The weighted ops of a block, in the order they run."""
+        return [name for name in self.ops if not block or name == block or name.startswith(f"{block}.")]
+
+    @property
+    def reference(self) -> nn.Module:
+        """The float model that what is quantized is to follow: see `keep_reference`."""
+        return self.keep_reference()
+
+    def keep_reference(self) -> nn.Module:
+        """Keep the model as it is now, in float, until all scales are found anew; once kept it stays.
+
+        It shares memory with this model until a weight is replaced.
+        """
+        if self._reference is None:
+            parameters = {id(one): nn.Parameter(one.detach(), one.requires_grad) for one in self.model.parameters()}
+            self._reference = copied(self.model, dict(parameters))
+            state_of(self._reference).run.phase = "bypass"
+        return self._reference
+
+    def float_calls(self, name: str) -> Iterator[list[Call]]:
+        """For each batch, the calls that a module gets in the reference model."""
+        reference = self.reference
+        return stream_calls(reference, reference.get_submodule(name), self.batches)
+
+    def quantized_calls(self, name: str) -> Iterator[list[Call]]:
+        """For each batch, the calls that a module gets in this model as it is quantized now."""
+        return stream_calls(self.model, self.model.get_submodule(name), self.batches)
+
+    def part(self, name: str) -> Callable[[Call], Tensor]:
+        """A module of the model as a function of what a call was given, whose first tensor it gives."""
+        module = self.model.get_submodule(name)
+
+        def run(call: Call) -> Tensor:
+            awaited.begin(self.state.run)  # the BatchNorm of its last op may be outside of it
+            return tensors_in(module(*call.args, **call.kwargs))[0]
+
+        return run
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Run the model for another purpose meanwhile: `bypass` is plain float."""
+        run = self.state.run
+        before, run.phase = run.phase, phase
+        try:
+            yield
+        finally:
+            run.phase = before
+
+    def run(self, batch: Batch) -> Any:
+        """The model's output in eval(), without gradients; the model is left as it was."""
+        with unchanged(self.model):
+            return batch.copied().run(self.model)
+
+    def recalibrate(self) -> None:
+        """Find all scales anew: after a change of the float model.
+
+        Raises:
+            CalibrationError: something is not finite.
+        """
+        self._reference = None
+        for op in (*self.ops.values(), *self.projections.values()):
+            op.calibrate()
+        for quantizer in self.input_quantizers.values():
+            quantizer.statistics = None
+        with self.phase("observe"):
+            for batch in self.batches:
+                self.run(batch)
+        for quantizer in self.input_quantizers.values():
+            quantizer.calibrate()

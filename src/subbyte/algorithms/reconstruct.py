@@ -1,0 +1,173 @@
+"""reconstruct: rounding and activation ranges, learned so that each block gives what it gave in float."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Generator, Tensor
+from torch.utils._pytree import tree_map
+
+from subbyte.adaptor.pytorch.prepared import Call, PreparedModel, WeightedOp
+from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
+from subbyte.algorithms.learned_range import LearnedRange
+from subbyte.algorithms.method import RecoveryMethod, Stage
+from subbyte.algorithms.registry import register_algorithm
+from subbyte.algorithms.soft_rounding import SoftRounding, sharpness_at
+
+
+@register_algorithm("reconstruct")
+class Reconstruct(RecoveryMethod):
+    """Learn, block by block, which way each weight is rounded and how wide each activation's range is.
+
+    Minimizes `mean ||block(x~) - float block(x)||^2 + weight_of_rounding * sum 1 - |2h - 1|^b` by Adam, over the
+    choices of SoftRounding and the scales of LearnedRange: BRECQ (Li et al., 2021) with the drops of QDrop (Wei et
+    al., 2022). x~ is what the part before the block, quantized already, gives; of it too each value is the float
+    one with probability `1 - keep`.
+
+    Args:
+        steps: of each block.
+        batch_size: samples (a sequence is one) of each step.
+        keep: the probability that an activation is quantized in a step; 1 drops none.
+        learning_rate: of the choices.
+        range_learning_rate: of the factors of activation scales; 0 keeps these scales.
+        rounding_weight: of the regularizer.
+        warm_up: the part of the steps without it.
+    """
+
+    stage: ClassVar[Stage] = Stage.ROUNDING
+    excludes: ClassVar[frozenset[str]] = frozenset({"adaround", "gptq"})
+
+    steps: Annotated[int, Field(gt=0)] = 1000
+    batch_size: Annotated[int, Field(gt=0)] = 32
+    keep: Annotated[float, Field(gt=0, le=1)] = 0.5
+    learning_rate: Annotated[float, Field(gt=0)] = 0.01
+    range_learning_rate: Annotated[float, Field(ge=0)] = 0.001
+    rounding_weight: Annotated[float, Field(ge=0)] = 0.01
+    warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.2
+
+    def obstacle(self, op: WeightedOp) -> str:
+        return "" if op.handler.takes_activation else "its rows are looked up, so that the nearest codes are best"
+
+    def units(self, model: PreparedModel) -> list[str]:
+        supported = set(self.supported(model))
+        return [block for block in model.blocks() if supported & set(model.ops_of(block))]
+
+    def apply(self, model: PreparedModel, unit: str, generator: Generator) -> None:
+        samples = _Samples.of(model, unit)
+        roundings = {
+            name: SoftRounding(model.ops[name]) for name in model.ops_of(unit) if not self.obstacle(model.ops[name])
+        }
+        ranges = [LearnedRange(each, self.keep, generator) for each in _quantizers_of(model, unit)]
+        with _training(model, unit, roundings, ranges):
+            self._learn(model.part(unit), samples, list(roundings.values()), ranges, generator)
+        for name, rounding in roundings.items():
+            model.ops[name].write_weight(rounding.rounded())
+        for learned in ranges:
+            learned.quantizer.set_params(learned.params())
+
+    def _learn(
+        self,
+        block: Callable[[Call], Tensor],
+        samples: "_Samples",
+        roundings: list[SoftRounding],
+        ranges: list[LearnedRange],
+        generator: Generator,
+    ) -> None:
+        choices = [rounding.choice for rounding in roundings]
+        factors = [learned.factor for learned in ranges if learned.learns] if self.range_learning_rate else []
+        optimizer = torch.optim.Adam([{"params": choices, "lr": self.learning_rate}])
+        range_optimizer = torch.optim.Adam(factors, lr=self.range_learning_rate) if factors else None
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(range_optimizer, self.steps) if range_optimizer else None
+        for step in range(self.steps):
+            call, target = samples.draw(self.batch_size, self.keep, generator)
+            with torch.enable_grad():
+                loss = (block(call) - target).square().flatten(1).sum(1).mean()
+                progress = step / self.steps
+                if progress >= self.warm_up:
+                    sharpness = sharpness_at(progress, warm_up=self.warm_up)
+                    loss = loss + self.rounding_weight * sum(each.regularizer(sharpness) for each in roundings)
+                optimizer.zero_grad()
+                if range_optimizer:
+                    range_optimizer.zero_grad()
+                loss.backward()
+            optimizer.step()
+            if range_optimizer and schedule:
+                range_optimizer.step()
+                schedule.step()
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """What a block was given in the quantized and in the float model, and what it gave in the float one."""
+
+    quantized: list[Call]
+    reference: list[Call]
+
+    @classmethod
+    def of(cls, model: PreparedModel, block: str) -> "_Samples":
+        quantized = [call for calls in model.quantized_calls(block) for call in calls]
+        reference = [call for calls in model.float_calls(block) for call in calls]
+        return cls(quantized, reference)
+
+    def draw(self, count: int, keep: float, generator: Generator) -> tuple[Call, Tensor]:
+        """Some samples of one call: what the block is given, and what it is to give."""
+        index = int(torch.randint(len(self.quantized), (), generator=generator))
+        given, wanted = self.quantized[index], self.reference[index]
+        length = len(wanted.result)
+        rows = torch.randperm(length, generator=generator)[:count]
+
+        def chosen(leaf: Any) -> Any:
+            return leaf[rows] if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == length else leaf
+
+        def mixed(leaf: Any, other: Any) -> Any:
+            leaf, other = chosen(leaf), chosen(other)
+            if keep >= 1 or not (isinstance(leaf, Tensor) and leaf.is_floating_point()) or leaf.ndim < 2:
+                return leaf
+            kept = torch.empty_like(leaf).uniform_(generator=generator) < keep
+            return torch.where(kept, leaf, other)
+
+        args, kwargs = tree_map(mixed, (given.args, dict(given.kwargs)), (wanted.args, dict(wanted.kwargs)))
+        return Call(args, kwargs, None), chosen(wanted.result)
+
+
+def _quantizers_of(model: PreparedModel, block: str) -> list[ActivationQuantizer]:
+    """The static quantizers at the inputs of the ops of a block, functions included."""
+    inside = [op.name for op in model.state.graph if not block or op.name == block or op.name.startswith(f"{block}.")]
+    keys = [key for op in inside for key in model.state.input_keys.get(op, [])]
+    quantizers = model.input_quantizers
+    return [quantizers[key] for key in dict.fromkeys(keys) if key in quantizers]
+
+
+@contextmanager
+def _training(
+    model: PreparedModel, unit: str, roundings: dict[str, SoftRounding], ranges: list[LearnedRange]
+) -> Iterator[None]:
+    """Let the block compute with what is learned; BatchNorm and dropout stay as in eval()."""
+    ops = [model.ops[name] for name in model.ops_of(unit)]
+    switched: list[Any] = [
+        *(op.module for op in ops),
+        *(op.quantizer for op in ops),
+        *(learned.quantizer for learned in ranges),
+    ]
+    rules: list[tuple[Any, Any]] = [(model.ops[name].quantizer, rounding) for name, rounding in roundings.items()]
+    rules += [(learned.quantizer, learned) for learned in ranges]
+    block = model.model.get_submodule(unit)
+    frozen = [parameter for parameter in block.parameters() if parameter.requires_grad]
+    try:
+        for module in switched:
+            module.training = True
+        for quantizer, rule in rules:
+            quantizer.training_rule = rule
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for module in switched:
+            module.training = False
+        for quantizer, _ in rules:
+            quantizer.training_rule = None
+        for parameter in frozen:
+            parameter.requires_grad_(True)

@@ -1,0 +1,99 @@
+"""Running methods on a prepared model, unit by unit."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import Progress, TimeElapsedColumn, TimeRemainingColumn
+from torch import nn
+
+from subbyte.adaptor.pytorch.batch import Batch
+from subbyte.adaptor.pytorch.prepared import PreparedModel
+from subbyte.algorithms.method import RecoveryMethod, Stage
+from subbyte.algorithms.store import UnitStore
+from subbyte.errors import CalibrationError
+
+LEAST_SAMPLES = 8  # fewer tell nothing of a distribution
+
+
+def recover(
+    model: nn.Module,
+    methods: Sequence[RecoveryMethod],
+    batches: Sequence[Batch],
+    *,
+    seed: int = 0,
+    resume: str | Path | None = None,
+) -> None:
+    """Apply methods to a prepared model, in place.
+
+    Args:
+        model: prepared and calibrated; its float weights are its own.
+        methods: in an order that `as_methods` has checked.
+        batches: calibration data.
+        seed: of all that is random.
+        resume: a folder in which each finished unit is kept; of an interrupted run with the same model, methods, data
+            and seed those that are there are not computed again.
+
+    Raises:
+        CalibrationError: a method needs data and there is none, or too little.
+        ConfigError: a method has no meaning for an op.
+        CheckpointError: the folder holds the units of another run, or cannot be written.
+    """
+    prepared = PreparedModel(model, batches)
+    for method in methods:
+        if method.needs_data:
+            _check_data(method, batches)
+    store = None if resume is None else UnitStore.of(Path(resume), prepared, methods, seed)
+    training = model.training
+    model.eval()
+    with _bar() as bar:
+        for method in methods:
+            _apply(method, prepared, seed, store, bar)
+    model.train(training)
+
+
+def _apply(method: RecoveryMethod, model: PreparedModel, seed: int, store: UnitStore | None, bar: Progress) -> None:
+    if method.stage > Stage.FLOAT:
+        model.keep_reference()
+    units = list(method.units(model))
+    task = bar.add_task(str(method), total=len(units))
+    for unit in units:
+        key = f"{method.name}/{unit}"
+        if store is None or not store.restore(key, model.model):
+            before = {} if store is None else store.versions(model.model)
+            try:
+                method.apply(model, unit, _generator(seed, key))
+            except KeyboardInterrupt as error:
+                kept = f"run again with the same resume folder to go on after {bar.tasks[task].completed:.0f} units"
+                lost = "nothing was changed but time: give resume='FOLDER' to keep finished units next time"
+                error.add_note(f"interrupted in {method.name!r}: {lost if store is None else kept}")
+                raise
+            if store is not None:
+                store.keep(key, model.model, before)
+        bar.advance(task)
+
+
+def _generator(seed: int, key: str) -> torch.Generator:
+    """The same for the same seed and unit, whatever ran before."""
+    digest = hashlib.sha256(f"{seed} {key}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def _bar() -> Progress:
+    """Units done, time taken and time left, on standard error where that is a terminal."""
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns()[:-1], TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _check_data(method: RecoveryMethod, batches: Sequence[Batch]) -> None:
+    samples = sum(batch.samples for batch in batches)
+    if not samples:
+        raise CalibrationError(f"recovery method {method.name!r} needs calibration data; pass data")
+    if samples < LEAST_SAMPLES:
+        raise CalibrationError(
+            f"recovery method {method.name!r}: {samples} calibration samples are too few to tell more than their own "
+            f"noise; give at least {LEAST_SAMPLES}, better some hundred"
+        )

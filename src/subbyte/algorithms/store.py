@@ -1,0 +1,125 @@
+"""What finished units have changed, on disk, so that an interrupted run can go on."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from subbyte.adaptor.pytorch.prepared import PreparedModel
+from subbyte.algorithms.method import RecoveryMethod
+from subbyte.errors import CheckpointError
+
+_RUN = "run.json"
+
+
+@dataclass(frozen=True)
+class UnitStore:
+    """A folder with one safetensors file for each finished unit, of exactly one run.
+
+    Args:
+        folder: exists, and holds the units of this run only.
+    """
+
+    folder: Path
+
+    @classmethod
+    def of(cls, folder: Path, model: PreparedModel, methods: Sequence[RecoveryMethod], seed: int) -> "UnitStore":
+        """The store of a run.
+
+        Raises:
+            CheckpointError: the folder belongs to another run, or cannot be written.
+        """
+        run = {"methods": [str(method) for method in methods], "seed": seed, "start": _digest(model)}
+        known = folder / _RUN
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not known.exists():
+                _write(known, json.dumps(run, indent=1).encode())
+            before = json.loads(known.read_text("utf8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"resume: {folder} cannot be used: {error}") from error
+        differing = [key for key in run if before.get(key) != run[key]]
+        if differing:
+            raise CheckpointError(
+                f"resume: {folder} holds units of another run (other {', '.join(differing)}; start is the model, its "
+                "configuration and the data); name another folder, or remove this one"
+            )
+        return cls(folder)
+
+    def versions(self, model: nn.Module) -> dict[str, tuple[int, int]]:
+        """What tells whether a tensor of the model has been changed."""
+        return {name: (tensor.data_ptr(), tensor._version) for name, tensor in _tensors(model).items()}
+
+    def keep(self, unit: str, model: nn.Module, before: dict[str, tuple[int, int]]) -> None:
+        """Write what has changed since `before`.
+
+        Raises:
+            CheckpointError: the folder cannot be written.
+        """
+        now = self.versions(model)
+        tensors = _tensors(model)
+        changed = {name: tensors[name].clone().contiguous() for name in now if before.get(name) != now[name]}
+        try:
+            _write(self._path(unit), save(changed or {"": torch.empty(0)}))
+        except OSError as error:
+            raise CheckpointError(f"resume: {self.folder} cannot be written: {error}") from error
+
+    def restore(self, unit: str, model: nn.Module) -> bool:
+        """Put back what a unit changed; False where it was not finished.
+
+        Raises:
+            CheckpointError: its file is damaged.
+        """
+        path = self._path(unit)
+        if not path.exists():
+            return False
+        try:
+            changed = load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(
+                f"resume: {path} is damaged ({error}); remove it to compute that unit again"
+            ) from error
+        changed.pop("", None)
+        for name, tensor in changed.items():
+            owner, _, key = name.rpartition(".")
+            module = model.get_submodule(owner)
+            if module._parameters.get(key) is not None:
+                module._parameters[key].data = tensor  # type: ignore[union-attr]
+            elif key in module._buffers:
+                module._buffers[key] = tensor
+            else:
+                module.register_parameter(key, nn.Parameter(tensor))
+        return True
+
+    def _path(self, unit: str) -> Path:
+        return self.folder / f"{hashlib.sha256(unit.encode()).hexdigest()[:16]}.safetensors"
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
+
+
+def _digest(model: PreparedModel) -> str:
+    """Of all tensors, the configuration and the data."""
+    digest = hashlib.sha256(str(sorted(model.state.config.to_dict()["op"].items())).encode())
+    tensors = [*_tensors(model.model).values()]
+    for batch in model.batches:
+        tensors += [leaf for leaf in tree_leaves((batch.args, dict(batch.kwargs))) if isinstance(leaf, Tensor)]
+    for tensor in tensors:
+        digest.update(str((tensor.dtype, tuple(tensor.shape))).encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """The file appears whole or not at all."""
+    temporary = path.with_suffix(".part")
+    temporary.write_bytes(content)
+    temporary.replace(path)
