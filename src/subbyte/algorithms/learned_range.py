@@ -1,9 +1,10 @@
 """A static range of activations that is learned, with inputs that are dropped to float at random."""
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
+from subbyte.algorithms.drops import Drops
 from subbyte.numerics import fake_quantize, is_built_in_affine, learned_fake_quantize, scheme_of
 from subbyte.spec import QuantParams
 
@@ -19,15 +20,15 @@ class LearnedRange:
 
     Args:
         quantizer: calibrated.
-        keep: the probability that a value is quantized.
-        generator: of what is dropped.
+        drops: which values are quantized in a step.
+        learns: whether its scale may change.
     """
 
-    def __init__(self, quantizer: ActivationQuantizer, keep: float, generator: Generator) -> None:
+    def __init__(self, quantizer: ActivationQuantizer, drops: Drops, *, learns: bool) -> None:
         self.quantizer = quantizer
-        self.keep = keep
-        self.generator = generator
-        self.learns = is_built_in_affine(scheme_of(quantizer.spec)) and quantizer.spec.scale_format == "fp32"
+        self.drops = drops
+        has_gradient = is_built_in_affine(scheme_of(quantizer.spec)) and quantizer.spec.scale_format == "fp32"
+        self.learns = learns and has_gradient
         self.start = quantizer.params.scale.detach().clone()
         self.factor = torch.ones_like(self.start).requires_grad_(self.learns)
 
@@ -38,10 +39,7 @@ class LearnedRange:
             value = learned_fake_quantize(x, self.scale(), zero_point, spec)
         else:
             value = fake_quantize(x, self.quantizer.params, spec)
-        if self.keep >= 1:
-            return value
-        kept = torch.empty_like(x).uniform_(generator=self.generator) < self.keep
-        return torch.where(kept, value, x)
+        return self.drops.mix(value, x)
 
     def scale(self) -> Tensor:
         """The scale as it is now."""

@@ -11,6 +11,7 @@ from torch import nn
 
 from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.prepared import PreparedModel
+from subbyte.adaptor.pytorch.tensors import tensors_in
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.store import UnitStore
 from subbyte.errors import CalibrationError
@@ -97,3 +98,13 @@ def _check_data(method: RecoveryMethod, batches: Sequence[Batch]) -> None:
             f"recovery method {method.name!r}: {samples} calibration samples are too few to tell more than their own "
             f"noise; give at least {LEAST_SAMPLES}, better some hundred"
         )
+    if all(_is_constant(batch, batches[0]) for batch in batches):
+        raise CalibrationError(
+            f"recovery method {method.name!r}: all calibration samples are the same; give samples that differ"
+        )
+
+
+def _is_constant(batch: Batch, first: Batch) -> bool:
+    """Whether every sample of a batch is the first sample of the first one."""
+    pairs = zip(tensors_in((batch.args, batch.kwargs)), tensors_in((first.args, first.kwargs)), strict=False)
+    return all(x.shape[1:] == y.shape[1:] and bool((x == y[:1]).all()) for x, y in pairs if x.ndim and y.ndim)

@@ -6,6 +6,7 @@ from typing import Any
 
 from subbyte import calibration
 from subbyte.algorithms.method import RecoveryMethod, Stage
+from subbyte.calibration import MinMax, Statistics
 from subbyte.config.recipes import register_recipe
 from subbyte.errors import ConfigError, listing, nearest
 from subbyte.numerics import is_same_definition
@@ -13,7 +14,7 @@ from subbyte.numerics import is_same_definition
 _METHODS: dict[str, type[RecoveryMethod]] = {}
 
 
-def register_algorithm(name: str, *statistics: Any) -> Callable[[Any], Any]:
+def register_algorithm(name: str, statistics: type[Statistics] = MinMax) -> Callable[[Any], Any]:
     """Decorator: make an algorithm known by name: a RecoveryMethod subclass, or a function that finds ranges.
 
     Args:
@@ -29,11 +30,9 @@ def register_algorithm(name: str, *statistics: Any) -> Callable[[Any], Any]:
 
     def register(definition: Any) -> Any:
         if not isinstance(definition, type):
-            return calibration.register_algorithm(name, *statistics)(definition)
+            return calibration.register_algorithm(name, statistics)(definition)
         if not issubclass(definition, RecoveryMethod) or not isinstance(getattr(definition, "stage", None), Stage):
-            raise ConfigError(
-                f"recovery method {name!r} must be a subclass of RecoveryMethod with a Stage as its stage"
-            )
+            raise ConfigError(f"recovery method {name!r} must be a subclass of RecoveryMethod whose stage is a Stage")
         if name in _METHODS and not is_same_definition(_METHODS[name], definition):
             raise ConfigError(f"the name {name!r} of a recovery method is taken; choose another")
         definition.name = name

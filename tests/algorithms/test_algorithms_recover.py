@@ -1,0 +1,175 @@
+"""Running methods: data, seeds, interruptions."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+import subbyte
+from networks import ResidualNet, randomized, seeded
+from subbyte import CalibrationError, CheckpointError, ConfigError, RecoveryMethod
+from subbyte.algorithms import Stage
+from subbyte.algorithms.reconstruct import Reconstruct
+
+QUICK = Reconstruct(steps=5, batch_size=4)
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    return randomized(ResidualNet()).eval()
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return seeded((16, 3, 6, 6))
+
+
+def _output(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        output: torch.Tensor = model(x)
+    return output
+
+
+class Interrupted(RecoveryMethod):
+    """Rounds every weight down, until it is stopped."""
+
+    stage: ClassVar[Stage] = Stage.ROUNDING
+    done: ClassVar[list[str]] = []
+    stop_at: ClassVar[int] = 2
+
+    def units(self, model: Any) -> list[str]:
+        return list(model.ops)
+
+    def apply(self, model: Any, unit: str, generator: torch.Generator) -> None:
+        if len(self.done) == self.stop_at:
+            raise KeyboardInterrupt
+        self.done.append(unit)
+        op = model.ops[unit]
+        op.write_weight(op.quantized() + torch.rand(op.weight.shape, generator=generator) * 1e-9)
+        op.shift_output(torch.ones(op.handler.output_channels(op.module)))
+
+
+subbyte.register_algorithm("test_interrupted")(Interrupted)
+
+
+def test_float_model_and_random_state_are_untouched(model: nn.Module, images: torch.Tensor) -> None:
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    subbyte.quantize(model, "w3a4", images, recover=[QUICK])
+    assert torch.equal(torch.rand(4), expected)
+    after = model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_same_seed_same_model(model: nn.Module, images: torch.Tensor) -> None:
+    outputs = []
+    for seed in (0, 0, 1):
+        torch.rand(5)  # whatever ran before
+        outputs.append(_output(subbyte.quantize(model, "w2a4", images, recover=[QUICK], seed=seed), images))
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], outputs[2])
+
+
+def test_data_may_be_an_iterator_that_ends(model: nn.Module, images: torch.Tensor) -> None:
+    once = subbyte.quantize(model, "w3a4", (part for part in images.split(8)), recover=[QUICK])
+    listed = subbyte.quantize(model, "w3a4", images.split(8), recover=[QUICK])
+    assert torch.equal(_output(once, images), _output(listed, images))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, "'reconstruct' needs calibration data"),
+        (torch.rand(4, 3, 6, 6), "4 calibration samples are too few"),
+        ([(torch.rand(8, 3, 6, 6), torch.zeros(8))], "of .input, label. pairs give the inputs alone"),
+    ],
+)
+def test_bad_data(model: nn.Module, data: Any, message: str) -> None:
+    with pytest.raises(CalibrationError, match=message):
+        subbyte.quantize(model, "w4a8" if data is not None else "w4", data, recover=[QUICK])
+
+
+def test_samples_that_are_all_the_same(model: nn.Module) -> None:
+    for value in (0.0, 1.0):
+        with pytest.raises(CalibrationError, match=r"all calibration samples are the same"):
+            subbyte.quantize(model, "w4a8", torch.full((16, 3, 6, 6), value), recover=[QUICK])
+
+
+def test_an_op_without_meaning_is_refused_or_passed_over() -> None:
+    model = randomized(nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 4))).eval()
+    ids = torch.arange(20).reshape(10, 2)
+    with pytest.raises(ConfigError, match=r"'reconstruct' has no meaning for op '0' .Embedding.*unsupported"):
+        subbyte.quantize(model, "w3", ids, recover=[QUICK])
+    skipping = subbyte.quantize(model, "w3", ids, recover=[{"reconstruct": {"steps": 5, "unsupported": "skip"}}])
+    plain = subbyte.quantize(model, "w3", ids)
+    assert torch.equal(subbyte.weights(skipping)["0"].codes, subbyte.weights(plain)["0"].codes)
+    only_tables = randomized(nn.Sequential(nn.Embedding(20, 8))).eval()
+    with pytest.raises(ConfigError, match=r"no meaning for any op"):
+        subbyte.quantize(only_tables, "w3", ids, recover=[{"reconstruct": {"unsupported": "skip"}}])
+
+
+class TestInterrupted:
+    @pytest.fixture(autouse=True)
+    def fresh(self) -> None:
+        Interrupted.done.clear()
+        Interrupted.stop_at = 2
+
+    def _quantize(self, model: nn.Module, x: torch.Tensor, **options: Any) -> nn.Module:
+        return subbyte.quantize(model, "w4a8", x, recover=["test_interrupted"], **options)
+
+    def test_goes_on_where_it_was(self, model: nn.Module, images: torch.Tensor, tmp_path: Path) -> None:
+        with pytest.raises(KeyboardInterrupt) as interrupt:
+            self._quantize(model, images, resume=tmp_path / "run")
+        assert "go on after 2 units" in interrupt.value.__notes__[0]
+        first, Interrupted.stop_at = list(Interrupted.done), 99
+        resumed = self._quantize(model, images, resume=tmp_path / "run")
+        assert Interrupted.done[:2] == first
+        assert len(Interrupted.done) == len(set(Interrupted.done))  # none was done twice
+        Interrupted.done.clear()
+        whole = self._quantize(model, images)
+        assert torch.equal(_output(resumed, images), _output(whole, images))
+        assert {name: tensor.shape for name, tensor in resumed.state_dict().items()} == {
+            name: tensor.shape for name, tensor in whole.state_dict().items()
+        }
+
+    def test_without_a_folder_says_how(self, model: nn.Module, images: torch.Tensor) -> None:
+        with pytest.raises(KeyboardInterrupt) as interrupt:
+            self._quantize(model, images)
+        assert "give resume='FOLDER'" in interrupt.value.__notes__[0]
+
+    def test_a_folder_of_another_run(self, model: nn.Module, images: torch.Tensor, tmp_path: Path) -> None:
+        Interrupted.stop_at = 99
+        self._quantize(model, images, resume=tmp_path)
+        with pytest.raises(CheckpointError, match=r"units of another run .other seed;"):
+            self._quantize(model, images, resume=tmp_path, seed=1)
+        with pytest.raises(CheckpointError, match=r"other start"):
+            self._quantize(randomized(ResidualNet(), 5).eval(), images, resume=tmp_path)
+        with pytest.raises(CheckpointError, match=r"other start"):
+            self._quantize(model, images + 1, resume=tmp_path)
+
+    def test_a_damaged_unit(self, model: nn.Module, images: torch.Tensor, tmp_path: Path) -> None:
+        Interrupted.stop_at = 99
+        self._quantize(model, images, resume=tmp_path)
+        unit = next(tmp_path.glob("*.safetensors"))
+        unit.write_bytes(unit.read_bytes()[:40])
+        with pytest.raises(CheckpointError, match=r"is damaged .*remove it"):
+            self._quantize(model, images, resume=tmp_path)
+
+    def test_a_folder_that_cannot_be(self, model: nn.Module, images: torch.Tensor, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(CheckpointError, match=r"cannot be used"):
+            self._quantize(model, images, resume=tmp_path / "file" / "run")
+
+
+def test_reconstruction_resumed_is_the_same(model: nn.Module, images: torch.Tensor, tmp_path: Path) -> None:
+    whole = subbyte.quantize(model, "w2a4", images, recover=[QUICK], resume=tmp_path)
+    units = sorted(tmp_path.glob("*.safetensors"))
+    units[0].unlink()
+    again = subbyte.quantize(model, "w2a4", images, recover=[QUICK], resume=tmp_path)
+    assert torch.equal(_output(again, images), _output(whole, images))
