@@ -120,9 +120,7 @@ class _Samples:
 
     @classmethod
     def of(cls, model: PreparedModel, block: str) -> "_Samples":
-        quantized = [call for calls in model.quantized_calls(block) for call in calls]
-        reference = [call for calls in model.float_calls(block) for call in calls]
-        return cls(quantized, reference)
+        return cls(*model.block_calls(block))
 
     def draw(self, count: int, drops: Drops) -> tuple[Call, Tensor]:
         """Some samples of one call: what the block is given, and what it is to give."""

@@ -49,7 +49,7 @@ def recover(
     store = None if resume is None else UnitStore.of(Path(resume), prepared, methods, seed)
     training = model.training
     model.eval()
-    with _bar() as bar:
+    with prepared.without_cache(), _bar() as bar:
         for method in methods:
             _apply(method, prepared, seed, store, bar)
     model.train(training)

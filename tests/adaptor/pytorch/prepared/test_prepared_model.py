@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 import subbyte
 from networks import ResidualNet, ResNetCifar, UNet, randomized, seeded, tiny_transformer
@@ -138,3 +139,47 @@ def test_recalibrate_finds_what_prepare_found(model: PreparedModel) -> None:
     after = model.model.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+class TestBlockCalls:
+    """What is passed on from block to block is what whole forwards would show."""
+
+    def _check(self, model: PreparedModel) -> set[str]:
+        linked = set(model._links())
+        for block in model.blocks():
+            quantized, floats = model.block_calls(block)
+            for found, calls in ((quantized, model.quantized_calls(block)), (floats, model.float_calls(block))):
+                for one, other in zip(found, [call for each in calls for call in each], strict=True):
+                    leaves = zip(
+                        tree_leaves((one.args, one.kwargs)), tree_leaves((other.args, other.kwargs)), strict=True
+                    )
+                    for x, y in leaves:
+                        assert torch.equal(x, y) if isinstance(x, Tensor) else x == y
+            for one, other in zip(floats, [call for each in model.float_calls(block) for call in each], strict=True):
+                assert torch.equal(one.result, other.result)
+            for op in model.ops_of(block):  # as a method would change it
+                model.ops[op].write_weight(model.ops[op].quantized() * 0.9)
+        return linked
+
+    def test_residual_blocks(self, model: PreparedModel) -> None:
+        assert self._check(model) == {"layer2.0", "layer3.0"}
+
+    def test_transformers(self) -> None:
+        for name in ("bert", "gpt2", "llama"):
+            prepared = _prepared(tiny_transformer(name), "w4", *(torch.randint(0, 50, (2, 8)) for _ in range(2)))
+            with prepared.without_cache():
+                assert self._check(prepared)
+
+    def test_a_value_written_to_on_the_way(self) -> None:
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.a, self.b, self.c = (nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3))
+
+            def forward(self, x: Tensor) -> Tensor:
+                y = self.a(x)
+                y += 1
+                return self.c(self.b(y))
+
+        model = _prepared(randomized(Net()), "w4a4", seeded((3, 4)), seeded((3, 4), 1))
+        assert self._check(model) == {"c"}

@@ -1,9 +1,11 @@
 """The calls that one module of a model gets, batch by batch."""
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
@@ -25,6 +27,11 @@ class Call:
     kwargs: Mapping[str, Any]
     output: Any
 
+    def copied(self) -> "Call":
+        """The same with tensors of its own: a module may write into what it is given."""
+        args, kwargs = tree_map(_own, (self.args, dict(self.kwargs)))
+        return Call(args, kwargs, self.output)
+
     @property
     def input(self) -> Tensor:
         """The first tensor that it was given."""
@@ -34,6 +41,9 @@ class Call:
     def result(self) -> Tensor:
         """The first tensor that it gave."""
         return tensors_in(self.output)[0]
+
+
+SIMPLE = (bool, int, float, str, type(None), torch.dtype, torch.device)  # what no forward can write into
 
 
 class _Done(BaseException):
@@ -88,5 +98,7 @@ def stream_calls(model: nn.Module, module: nn.Module, batches: list[Batch]) -> I
 
 
 def _own(leaf: Any) -> Any:
-    """A forward may write into what it was given."""
-    return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
+    """A forward may write into what it was given: into a tensor, or a cache."""
+    if isinstance(leaf, Tensor):
+        return leaf.detach().clone()
+    return leaf if isinstance(leaf, SIMPLE) else copy.deepcopy(leaf)

@@ -1,9 +1,11 @@
 """A prepared model with its calibration data, as methods that recover accuracy work on it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch import awaited
@@ -12,6 +14,7 @@ from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.phase import Phase
 from subbyte.adaptor.pytorch.prepared.blocks import find_blocks
 from subbyte.adaptor.pytorch.prepared.capture import Call, stream_calls
+from subbyte.adaptor.pytorch.prepared.chain import Link, find_links
 from subbyte.adaptor.pytorch.prepared.weighted_op import WeightedOp
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
@@ -37,6 +40,8 @@ class PreparedModel:
         self.model = model
         self.batches = list(batches)
         self._reference: nn.Module | None = None
+        self._known_links: Mapping[str, Link] | None = None
+        self._last: tuple[str, list[Call], list[Call]] | None = None
         found = [WeightedOp(module) for module in model.modules() if isinstance(module, PreparedWeighted)]
         order = {op.name: place for place, op in enumerate(self.state.graph)}
         ranked = sorted(found, key=lambda op: order.get(op.name, len(order)))
@@ -88,15 +93,35 @@ class PreparedModel:
         """For each batch, the calls that a module gets in this model as it is quantized now."""
         return stream_calls(self.model, self.model.get_submodule(name), self.batches)
 
+    def block_calls(self, name: str) -> tuple[list[Call], list[Call]]:
+        """What a block is given and gives in this model as it is now, and in the reference model: call by call.
+
+        Asked for in the order that blocks run, a block that directly follows the one before it is given what that one
+        gives: then nothing else of the model runs. Only the calls of one block are kept.
+        """
+        link = self._links().get(name)
+        if link is not None and self._last is not None and self._last[0] == link.before:
+            _, quantized, reference = self._last
+            before, following = self.part(link.before), _part(self.reference, name)
+            with torch.no_grad():
+                inside = [link.follow(call, before(call.copied())) for call in quantized]
+                floats = [link.follow(call, call.result) for call in reference]
+                floats = [replace(call, output=following(call.copied())) for call in floats]
+            found = inside, floats
+        else:
+            self._last = None  # before as much memory again is taken
+            found = _flat(self.quantized_calls(name)), _flat(self.float_calls(name))
+        self._last = (name, *found)
+        return found
+
+    def _links(self) -> Mapping[str, Link]:
+        if self._known_links is None:
+            self._known_links = find_links(self.reference, self.blocks(), self.batches[0])
+        return self._known_links
+
     def part(self, name: str) -> Callable[[Call], Tensor]:
         """A module of the model as a function of what a call was given, whose first tensor it gives."""
-        module = self.model.get_submodule(name)
-
-        def run(call: Call) -> Tensor:
-            awaited.begin(self.state.run)  # the BatchNorm of its last op may be outside of it
-            return tensors_in(module(*call.args, **call.kwargs))[0]
-
-        return run
+        return _part(self.model, name)
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
@@ -107,6 +132,19 @@ class PreparedModel:
             yield
         finally:
             run.phase = before
+
+    @contextmanager
+    def without_cache(self) -> Iterator[None]:
+        """Keep a Hugging Face model from collecting keys and values, which no calibration batch goes on from."""
+        configs = {id(config): config for module in self.model.modules() if (config := vars(module).get("config"))}
+        caching = [config for config in configs.values() if getattr(config, "use_cache", None) is True]
+        try:
+            for config in caching:
+                config.use_cache = False
+            yield
+        finally:
+            for config in caching:
+                config.use_cache = True
 
     def run(self, batch: Batch) -> Any:
         """The model's output in eval(), without gradients; the model is left as it was."""
@@ -119,7 +157,7 @@ class PreparedModel:
         Raises:
             CalibrationError: something is not finite.
         """
-        self._reference = None
+        self._reference = self._last = None
         for op in (*self.ops.values(), *self.projections.values()):
             op.calibrate()
         for quantizer in self.input_quantizers.values():
@@ -129,3 +167,17 @@ class PreparedModel:
                 self.run(batch)
         for quantizer in self.input_quantizers.values():
             quantizer.calibrate()
+
+
+def _part(model: nn.Module, name: str) -> Callable[[Call], Tensor]:
+    module, run = model.get_submodule(name), state_of(model).run
+
+    def part(call: Call) -> Tensor:
+        awaited.begin(run)  # the BatchNorm of its last op may be outside of it
+        return tensors_in(module(*call.args, **call.kwargs))[0]
+
+    return part
+
+
+def _flat(calls: Iterable[list[Call]]) -> list[Call]:
+    return [call for each in calls for call in each]
