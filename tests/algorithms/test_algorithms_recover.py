@@ -173,3 +173,12 @@ def test_reconstruction_resumed_is_the_same(model: nn.Module, images: torch.Tens
     units[0].unlink()
     again = subbyte.quantize(model, "w2a4", images, recover=[QUICK], resume=tmp_path)
     assert torch.equal(_output(again, images), _output(whole, images))
+
+
+def test_a_block_that_does_not_fit_in_memory(
+    model: nn.Module, images: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    9 kB\n")
+    monkeypatch.setattr("subbyte.adaptor.pytorch.prepared.memory._MEMINFO", tmp_path / "meminfo")
+    with pytest.raises(CalibrationError, match=r"takes 0.0 GiB, and 0.0 GiB are free; give fewer samples"):
+        subbyte.quantize(model, "w3a4", images, recover=[QUICK])

@@ -15,6 +15,7 @@ from subbyte.adaptor.pytorch.phase import Phase
 from subbyte.adaptor.pytorch.prepared.blocks import find_blocks
 from subbyte.adaptor.pytorch.prepared.capture import Call, stream_calls
 from subbyte.adaptor.pytorch.prepared.chain import Link, find_links
+from subbyte.adaptor.pytorch.prepared.memory import check_fits
 from subbyte.adaptor.pytorch.prepared.weighted_op import WeightedOp
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
@@ -110,8 +111,16 @@ class PreparedModel:
             found = inside, floats
         else:
             self._last = None  # before as much memory again is taken
-            found = _flat(self.quantized_calls(name)), _flat(self.float_calls(name))
+            found = self._collect(name, self.quantized_calls(name)), self._collect(name, self.float_calls(name))
         self._last = (name, *found)
+        return found
+
+    def _collect(self, name: str, stream: Iterable[list[Call]]) -> list[Call]:
+        found: list[Call] = []
+        for index, calls in enumerate(stream):
+            if index == 0:
+                check_fits(name, calls, len(self.batches))
+            found += calls
         return found
 
     def _links(self) -> Mapping[str, Link]:
@@ -177,7 +186,3 @@ def _part(model: nn.Module, name: str) -> Callable[[Call], Tensor]:
         return tensors_in(module(*call.args, **call.kwargs))[0]
 
     return part
-
-
-def _flat(calls: Iterable[list[Call]]) -> list[Call]:
-    return [call for each in calls for call in each]
