@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Generator, Tensor
-from torch.utils._pytree import tree_map
 
 from subbyte.adaptor.pytorch.prepared import Call, PreparedModel, WeightedOp
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
@@ -18,6 +16,7 @@ from subbyte.algorithms.learned_rounding import LearnedRounding
 from subbyte.algorithms.least_error import find_least_error
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.registry import register_algorithm
+from subbyte.algorithms.samples import Samples
 from subbyte.algorithms.soft_rounding import SoftRounding
 from subbyte.algorithms.straight_through import StraightThrough
 
@@ -61,7 +60,7 @@ class Reconstruct(RecoveryMethod):
         return [block for block in model.blocks() if supported & set(model.ops_of(block))]
 
     def apply(self, model: PreparedModel, unit: str, generator: Generator) -> None:
-        samples = _Samples(*model.block_calls(unit))
+        samples = Samples.of(*model.block_calls(unit), model.reference_part(unit))
         ops = [model.ops[name] for name in model.ops_of(unit) if not self.obstacle(model.ops[name])]
         for op in ops:
             find_least_error(op)
@@ -78,7 +77,7 @@ class Reconstruct(RecoveryMethod):
     def _learn(
         self,
         block: Callable[[Call], Tensor],
-        samples: "_Samples",
+        samples: Samples,
         roundings: list[LearnedRounding],
         ranges: list[LearnedRange],
         drops: Drops,
@@ -103,32 +102,6 @@ def _distance(output: Tensor, target: Tensor) -> Tensor:
     """The squared error summed over channels, on average over samples and places."""
     channels = 1 if output.ndim > 3 else -1  # of images, and of sequences
     return (output - target).square().sum(channels).mean()
-
-
-@dataclass(frozen=True)
-class _Samples:
-    """What a block was given in the quantized and in the float model, and what it gave in the float one."""
-
-    quantized: list[Call]
-    reference: list[Call]
-
-    def draw(self, count: int, drops: Drops) -> tuple[Call, Tensor]:
-        """Some samples of one call: what the block is given, and what it is to give."""
-        index = int(torch.randint(len(self.quantized), (), generator=drops.generator))
-        given, wanted = self.quantized[index], self.reference[index]
-        length = len(wanted.result)
-        rows = torch.randperm(length, generator=drops.generator)[:count]
-
-        def chosen(leaf: Any) -> Any:
-            return leaf[rows] if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == length else leaf
-
-        def mixed(leaf: Any, other: Any) -> Any:
-            leaf, other = chosen(leaf), chosen(other)
-            is_signal = isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.ndim > 1
-            return drops.mix(leaf, other) if is_signal else leaf
-
-        args, kwargs = tree_map(mixed, (given.args, dict(given.kwargs)), (wanted.args, dict(wanted.kwargs)))
-        return Call(args, kwargs, None), chosen(wanted.result)
 
 
 def _quantizers_of(model: PreparedModel, block: str) -> list[tuple[ActivationQuantizer, bool]]:

@@ -103,7 +103,7 @@ class PreparedModel:
         link = self._links().get(name)
         if link is not None and self._last is not None and self._last[0] == link.before:
             _, quantized, reference = self._last
-            before, following = self.part(link.before), _part(self.reference, name)
+            before, following = self.part(link.before), self.reference_part(name)
             with torch.no_grad():
                 inside = [link.follow(call, before(call.copied())) for call in quantized]
                 floats = [link.follow(call, call.result) for call in reference]
@@ -131,6 +131,10 @@ class PreparedModel:
     def part(self, name: str) -> Callable[[Call], Tensor]:
         """A module of the model as a function of what a call was given, whose first tensor it gives."""
         return _part(self.model, name)
+
+    def reference_part(self, name: str) -> Callable[[Call], Tensor]:
+        """The same module of the reference model."""
+        return _part(self.reference, name)
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
