@@ -52,7 +52,7 @@ def compare(float_model: nn.Module, q_model: nn.Module, data: Any) -> Comparison
     output = found.output
     return Comparison(
         tuple(ops),
-        output.output.sqnr,
+        _decibels(output.output),
         output.not_finite,
         _first_jump(ops),
         tuple(found.unreached),
@@ -85,7 +85,7 @@ def _figures(error: OpError, state: QuantizationState) -> OpComparison:
     return OpComparison(
         name=error.op.name,
         type=error.op.type,
-        sqnr=error.output.sqnr,
+        sqnr=_decibels(error.output),
         weight_error=_relative(error.by_weight),
         input_error=_relative(error.by_input),
         mean_shift=error.shift.power / noise if noise else 0.0,
@@ -95,6 +95,11 @@ def _figures(error: OpError, state: QuantizationState) -> OpComparison:
         unmet=error.unmet,
         not_finite=error.not_finite,
     )
+
+
+def _decibels(loss: Loss) -> float:
+    """NaN where nothing was finite in both models."""
+    return loss.sqnr if loss.count else float("nan")
 
 
 def _relative(loss: Loss | None) -> float | None:

@@ -72,7 +72,7 @@ class OpComparison:
 
     Args:
         name, type: as in `summary`.
-        sqnr: of its output in the quantized model, in decibels: all error from the input on.
+        sqnr: of its output in the quantized model, in decibels: all error from the input on; NaN where none is finite.
         weight_error: noise over signal of its output on float inputs, with only its weight quantized; None without one.
         input_error: the same with only its inputs quantized.
         mean_shift: the share of both errors that is a constant for each output channel.

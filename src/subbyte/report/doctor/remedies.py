@@ -53,10 +53,11 @@ def range_is_too_wide(op: OpComparison) -> Remedy | None:
 
 
 def range_is_too_narrow(op: OpComparison) -> Remedy | None:
-    """Much is clipped."""
+    """Much is clipped; of a weight of few bits that is a choice."""
     for each in op.quantizers:
-        if _dominates(op, each) and each.saturation is not None and each.saturation > MUCH_SATURATION:
-            names = ("minmax", "mse") if each.is_weight else ("minmax", "clip", "reconstruct")
+        is_choice = each.is_weight and each.bits <= FEW_BITS
+        if _dominates(op, each) and not is_choice and (each.saturation or 0.0) > MUCH_SATURATION:
+            names = ("minmax",) if each.is_weight else ("minmax", "clip", "reconstruct")
             return Remedy(names, f"{each.saturation:.1%} of its {each.where} is clipped ({_span(each)})")
     return None
 

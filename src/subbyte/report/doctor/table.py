@@ -27,13 +27,15 @@ def ops_table(ops: Sequence[OpComparison], first_jump: str | None) -> Table:
 
 def _cells(op: OpComparison) -> list[str]:
     uses = [" / ".join(map(text, op.quantizers)) for text in (saturation, range_used, codes_used)]
-    sqnr = decibels(op.sqnr) + (f", {op.not_finite[1]:,} not finite" if op.breaks else "")
+    sqnr = decibels(op.sqnr) + (f", {op.not_finite[1]:,} not finite" if op.not_finite[1] else "")
     first = ", ".join(op.remedies[0].methods) if op.remedies else ""
     return [op.name, op.type, op.precision, sqnr, percent(op.weight_error), percent(op.input_error), *uses, first]
 
 
 def decibels(value: float) -> str:
-    """`17.3`; `exact` where nothing was lost."""
+    """`17.3`; `exact` where nothing was lost, `-` where nothing could be compared."""
+    if math.isnan(value):
+        return "-"
     return "exact" if value == math.inf else f"{value:.1f}"
 
 

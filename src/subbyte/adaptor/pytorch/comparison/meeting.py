@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from subbyte.adaptor.pytorch.batch import Batch, batches
 from subbyte.adaptor.pytorch.call_site import call_site
@@ -62,9 +62,11 @@ def meet(float_model: nn.Module, q_model: nn.Module, data: Any) -> Meeting:
         UnseenOpError: a batch takes a path that no calibration batch took.
     """
     _check(float_model, q_model)
-    q_model = _with_functions(q_model, next(batches(data))) if state_of(q_model).found_later is not None else q_model
-    comparing = _Comparing(float_model, q_model)
-    for batch in batches(data):
+    stream = batches(data)
+    first = next(stream)
+    awaits_functions = state_of(q_model).found_later is not None
+    comparing = _Comparing(float_model, _with_functions(q_model, first) if awaits_functions else q_model)
+    for batch in chain([first], stream):
         comparing.add(batch)
     return comparing.result()
 
@@ -88,8 +90,8 @@ def _check(float_model: nn.Module, q_model: nn.Module) -> None:
 
 def _with_functions(q_model: nn.Module, batch: Batch) -> nn.Module:
     """A copy of a model that was quantized without data, its functional ops found in a first forward."""
-    model = copied(q_model)
-    with unchanged(model):
+    model = copied(q_model).eval()
+    with torch.random.fork_rng(), torch.no_grad():
         batch.copied().run(model)
     return model
 
@@ -189,9 +191,8 @@ class _Comparing:
     def _note_function(
         self, error: OpError, op: FunctionalOp, function: Function, given: Any, slots: Slots, output: Any
     ) -> None:
-        weighted = tree_map(self._quantized_weight, given)
-        if self.read_by_code and any(a is not b for a, b in zip(_leaves(weighted), _leaves(given), strict=True)):
-            args, kwargs = weighted
+        if any(id(leaf) in self.read_by_code for leaf in tree_leaves(given)):
+            args, kwargs = tree_map(self._quantized_weight, given)
             error.add_weight_alone(output, function(*args, **kwargs), -1)
         if any(slot is not None for slot in slots):
             args, kwargs = _own(given) if written(function, *given) is not None else given
@@ -250,7 +251,3 @@ def _kept(output: Any) -> list[Tensor]:
 
 def _own(given: Any) -> Any:
     return tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, given)
-
-
-def _leaves(given: Any) -> list[Any]:
-    return torch.utils._pytree.tree_leaves(given)
