@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from subbyte.report.doctor.figures import OpComparison
 
-STEP = 18  # pixels for each op
+STEP = 24  # pixels for each op
 HEIGHT = 220
 LEFT = 56
 _DECIBELS = (0.0, 60.0)  # what is beyond is drawn at the edge
@@ -57,7 +57,7 @@ class Chart:
     @property
     def below(self) -> int:
         """How many pixels the longest name takes, slanted."""
-        return 20 + max((5 * len(mark.op.name) for mark in self.marks), default=0)
+        return 24 + max((5 * len(mark.op.name) for mark in self.marks), default=0)
 
 
 def sqnr_chart(ops: Sequence[OpComparison]) -> Chart:

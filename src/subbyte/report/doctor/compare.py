@@ -88,7 +88,7 @@ def _figures(error: OpError, state: QuantizationState) -> OpComparison:
         sqnr=_decibels(error.output),
         weight_error=_relative(error.by_weight),
         input_error=_relative(error.by_input),
-        mean_shift=error.shift.power / noise if noise else 0.0,
+        mean_shift=error.shift_power / noise if noise else 0.0,
         has_norm=bool(error.op.norm),
         quantizers=tuple(_quantizer(name, use, error, state) for name, use in error.uses.items()),
         calls=error.calls,

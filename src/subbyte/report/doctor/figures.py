@@ -55,7 +55,7 @@ class Remedy:
     """What may help one op.
 
     Args:
-        methods: names of recovery methods and of calibration algorithms, the first the likeliest; or a change of type.
+        methods: names of recovery methods and of calibration algorithms, the first the likeliest; or what else to do.
         because: the figures that speak for it.
     """
 
@@ -63,7 +63,8 @@ class Remedy:
     because: str
 
     def __str__(self) -> str:
-        return f"{' or '.join(self.methods)}: {self.because}" if self.methods else self.because
+        *others, last = self.methods
+        return f"{', '.join(others)} or {last}: {self.because}" if others else f"{last}: {self.because}"
 
 
 @dataclass(frozen=True)

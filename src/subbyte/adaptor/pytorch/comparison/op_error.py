@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from subbyte.adaptor.pytorch.comparison.quantizer_use import QuantizerUse
@@ -45,9 +46,9 @@ class Shift:
             self.count += len(by_channel)
 
     @property
-    def power(self) -> float:
-        """What of the error's power is constant: sum over channels of count * mean^2."""
-        return 0.0 if self.total is None else float((self.total.square() / self.count).sum())
+    def mean(self) -> Tensor:
+        """For each channel (float64)."""
+        return torch.zeros(()) if self.total is None else self.total / self.count
 
 
 @dataclass
@@ -59,7 +60,7 @@ class OpError:
         output: the quantized model's output against the float model's.
         by_weight: the op's output on float inputs with only the weight quantized; None without a quantized weight.
         by_input: the same with only the inputs quantized; None where no quantizer stands at them.
-        shift: the part of these two errors that is a constant for each channel.
+        weight_shift, input_shift: the means of these two errors.
         uses: of each quantizer, by where it stands: `weight`, `input 0`, ...
         weights: by the same names.
         calls: met in both models.
@@ -71,7 +72,8 @@ class OpError:
     output: Loss = field(default_factory=Loss)
     by_weight: Loss | None = None
     by_input: Loss | None = None
-    shift: Shift = field(default_factory=Shift)
+    weight_shift: Shift = field(default_factory=Shift)
+    input_shift: Shift = field(default_factory=Shift)
     uses: dict[str, QuantizerUse] = field(default_factory=dict)
     weights: dict[str, WeightChannels] = field(default_factory=dict)
     calls: int = 0
@@ -91,18 +93,27 @@ class OpError:
 
     def add_weight_alone(self, expected: Any, got: Any, axis: int) -> None:
         """Take in the output of the op on float inputs with only the weight quantized."""
-        self.by_weight = self._added(self.by_weight or Loss(), expected, got, axis)
+        self.by_weight = self.by_weight or Loss()
+        _add(self.by_weight, self.weight_shift, expected, got, axis)
 
     def add_inputs_alone(self, expected: Any, got: Any, axis: int) -> None:
         """Take in the output of the op with only the inputs quantized."""
-        self.by_input = self._added(self.by_input or Loss(), expected, got, axis)
+        self.by_input = self.by_input or Loss()
+        _add(self.by_input, self.input_shift, expected, got, axis)
 
-    def _added(self, loss: Loss, expected: Any, got: Any, axis: int) -> Loss:
-        for x, y in zip(floats_in(expected), floats_in(got), strict=True):
-            add_finite(loss, x, y)
-        for x, y in zip(floats_in(expected)[:1], floats_in(got), strict=False):
-            self.shift.add((y.double() - x).nan_to_num(0.0, 0.0, 0.0), axis)
-        return loss
+    @property
+    def shift_power(self) -> float:
+        """What of the power of both errors together is constant: sum over channels of count * mean^2."""
+        count = max(self.weight_shift.count, self.input_shift.count)
+        return count * float((self.weight_shift.mean + self.input_shift.mean).square().sum())
+
+
+def _add(loss: Loss, shift: Shift, expected: Any, got: Any, axis: int) -> None:
+    pairs = list(zip(floats_in(expected), floats_in(got), strict=True))
+    for x, y in pairs:
+        add_finite(loss, x, y)
+    for x, y in pairs[:1]:
+        shift.add((y.double() - x).nan_to_num(0.0, 0.0, 0.0), axis)
 
 
 def floats_in(tree: Any) -> list[Tensor]:
