@@ -96,6 +96,16 @@ def test_a_sabotaged_layer_of_a_real_network_is_where_error_jumps(
     assert re.search(because, found["layer2.1.conv1"].remedies[0].because)
 
 
+@pytest.mark.parametrize(("factor", "jump"), [(8, "1"), (4, "3")])
+def test_the_first_of_the_worst_is_where_error_jumps(factor: float, jump: str) -> None:
+    model, x = randomized(nn.Sequential(*(nn.Linear(16, 16) for _ in range(5)))), seeded((32, 16))
+    prepared = subbyte.prepare(model, "w8a8", x)
+    for name, scale in (("1", factor), ("3", 10.0)):  # errors grow with the square
+        (quantizer,) = prepared.get_submodule(name).input_quantizers
+        quantizer.scale.mul_(scale)
+    assert subbyte.compare(model, prepared, x).first_jump == jump
+
+
 def test_a_clipped_input_is_told(images: Tensor) -> None:
     model = real_resnet20()
     prepared = subbyte.prepare(model, "w8a8", images, first_last="int8")
@@ -196,6 +206,10 @@ def test_the_page_draws_each_op(compared: Comparison, tmp_path: Path) -> None:
     worst = max(compared.ops, key=lambda op: op.weight_error or 0)
     top = max(op.own_error for op in compared.ops)
     assert highest == pytest.approx(210 * worst.weight_error / top, rel=1e-6)
+    bottoms = [float(each["y"]) + float(each["height"]) for each in bars["weight"]]
+    assert bottoms == pytest.approx([220.0] * 3)
+    stacked = sum(float(each["height"]) for kind in ("weight", "input") for each in bars[kind])
+    assert stacked == pytest.approx(sum(210 * op.own_error / top for op in compared.ops), rel=1e-6)
     heights = [220 - float(each["cy"]) for each in points]
     assert heights == pytest.approx([210 * min(max(op.sqnr, 0), 60) / 60 for op in compared.ops], rel=1e-6)
 

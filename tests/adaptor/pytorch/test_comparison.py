@@ -11,7 +11,8 @@ from torch import Tensor, nn
 import subbyte
 from networks import ResidualNet, randomized, seeded, tiny_transformer
 from subbyte import CalibrationError, ModelError
-from subbyte.adaptor.pytorch.comparison import Meeting, QuantizerUse, meet
+from subbyte.adaptor.pytorch.comparison import Meeting, OpError, QuantizerUse, meet
+from subbyte.adaptor.pytorch.graph import Op
 from subbyte.numerics import sqnr
 from subbyte.spec import QuantParams, TensorSpec
 
@@ -292,15 +293,15 @@ def test_a_model_quantized_without_data_stays_as_it_was() -> None:
 
 
 class Undecided(nn.Module):
-    """Calls its layer again where the first result is above a limit."""
+    """Calls its layer once more where the first result is on one side of a limit."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.limit = nn.Linear(4, 4), 0.0
+        self.layer, self.limit, self.above = nn.Linear(4, 4), 0.0, True
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.layer(x)
-        for _ in range(2 if bool(y.max() > self.limit) else 1):
+        for _ in range(2 if bool(y.max() > self.limit) == self.above else 1):
             y = self.layer(y)
         return y
 
@@ -313,14 +314,39 @@ def first_maximum(model: nn.Module, x: Tensor) -> float:
     return float(outputs[0].max())
 
 
-def test_calls_without_counterpart_are_counted_apart() -> None:
+@pytest.mark.parametrize("above", [True, False])
+def test_calls_without_counterpart_are_counted_apart(above: bool) -> None:
     model, x = randomized(Undecided()), seeded((8, 4))
     quantized = subbyte.quantize(model, "w4a4", x)
     limit = (first_maximum(model, x) + first_maximum(quantized, x)) / 2
-    model.limit = quantized.limit = limit
-    quantized.subbyte_state.fingerprint["the model itself"]["limit"] = repr(limit)
+    for each in (model, quantized):
+        each.limit, each.above = limit, above
+    quantized.subbyte_state.fingerprint["the model itself"] |= {"limit": repr(limit), "above": repr(above)}
     error = meet(model, quantized, x).ops["layer"]
     assert (error.calls, error.unmet) == (2, 1)
+
+
+def test_an_output_that_is_written_over_is_met_as_it_was() -> None:
+    model, x = randomized(nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 4))), seeded((4, 8))
+    quantized = subbyte.quantize(model, "w4a4", x)
+    pairs = [(seen(model, ["0"], x)["0"][1], seen(quantized, ["0"], x)["0"][1])]
+    assert meet(model, quantized, x).ops["0"].output.sqnr == pytest.approx(sqnr(pairs), rel=1e-6)
+
+
+@pytest.mark.parametrize("config", ["w4", "w8a8"])
+def test_the_products_inside_an_attention_layer_are_met(config: str) -> None:
+    torch.manual_seed(0)
+    model, x = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval(), seeded((2, 6, 16))
+    found = meet(model, subbyte.quantize(model, config, x), x)
+    assert {"scaled_dot_product_attention", "Linear"} <= {error.op.type for error in found.ops.values()}
+    assert all((error.calls, error.unmet) == (1, 0) for error in found.ops.values())
+
+
+def test_an_infinity_that_both_have_is_a_mask() -> None:
+    error = OpError(Op("add", "add", "other", "function"))
+    error.add_call([torch.tensor([-torch.inf, 1.0, torch.inf])], [torch.tensor([-torch.inf, 1.5, torch.nan])])
+    assert error.not_finite == (1, 1)
+    assert (error.output.power, error.output.noise) == (1.0, 0.25)
 
 
 def test_values_that_are_not_finite_are_counted_and_left_out(model: nn.Module, data: Tensor) -> None:
@@ -360,8 +386,8 @@ def test_the_bulk_is_without_rare_values() -> None:
 
 def test_codebooks_are_ordered_by_value() -> None:
     use = QuantizerUse(TensorSpec(subbyte.DataType("shuffled", values=(1.0, -1.0, 0.0, 0.5))))
-    use.add(torch.tensor([-1.0, 0.0, 0.4]), QuantParams(torch.tensor(1.0)))
-    assert use.range_used == pytest.approx(1.5 / 2)
+    use.add(torch.tensor([1.0, 0.1]), QuantParams(torch.tensor(1.0)))
+    assert use.range_used == pytest.approx(1.0 / 2)
     assert use.range == (-1.0, 1.0)
 
 

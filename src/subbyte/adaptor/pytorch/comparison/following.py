@@ -56,7 +56,7 @@ class Follower:
         def left(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             self.stack.pop()
             name = self.names[module]
-            if name in names and output is not None and not self.is_in_op:  # None: it raised, and a caller may catch it
+            if name in names and output is not None:  # None: it raised, and a caller may catch that
                 leave(name, positional(module, args, kwargs), output)
 
         handles = [module.register_forward_pre_hook(entered) for module in self.names]

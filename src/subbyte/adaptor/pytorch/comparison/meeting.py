@@ -195,7 +195,7 @@ class _Comparing:
             args, kwargs = tree_map(self._quantized_weight, given)
             error.add_weight_alone(output, function(*args, **kwargs), -1)
         if any(slot is not None for slot in slots):
-            args, kwargs = _own(given) if written(function, *given) is not None else given
+            args, kwargs = given
             kwargs = {key: value for key, value in kwargs.items() if key != "out"}
             error.add_inputs_alone(output, op.run(function, args, kwargs, watched(slots, error)), -1)
 
