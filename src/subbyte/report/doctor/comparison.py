@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console, Group
 from rich.text import Text
 
-from subbyte.errors import ConfigError
+from subbyte.errors import ConfigError, nearest
 from subbyte.report.doctor.figures import OpComparison
 from subbyte.report.doctor.page import page
 from subbyte.report.doctor.table import decibels, ops_table, percent
@@ -42,9 +42,12 @@ class Comparison:
         """The op of that name.
 
         Raises:
-            KeyError: there is none.
+            ConfigError: there is none.
         """
-        return {op.name: op for op in self.ops}[name]
+        ops = {op.name: op for op in self.ops}
+        if name not in ops:
+            raise ConfigError(f"the comparison has no op {name!r}{nearest(name, ops)}; print it to see them")
+        return ops[name]
 
     def worst(self, count: int = 5) -> list[OpComparison]:
         """The ops that add most error themselves, the worst first; those that break come before."""
