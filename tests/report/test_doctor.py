@@ -129,6 +129,16 @@ def test_packed_weights_that_are_another_models_are_told(data: Tensor) -> None:
     assert found["conv2"].remedies[0].methods == ("quantize again",)
 
 
+def test_weights_that_a_method_rounded_are_still_the_models(data: Tensor) -> None:
+    model = randomized(ResidualNet(6))
+    prepared = subbyte.prepare(model, "w3a8", data)
+    with torch.no_grad():  # every value rounded the other way, as a method may; no more of the float weight is kept
+        scale, weight = prepared.conv2.weight_quantizer.scale, prepared.conv2.weight
+        weight.copy_((weight / scale).floor() * scale)
+    found = subbyte.compare(model, subbyte.convert(prepared), data)
+    assert all(remedy.methods != ("quantize again",) for op in found.ops for remedy in op.remedies)
+
+
 def test_an_op_that_breaks_is_where_error_jumps(data: Tensor) -> None:
     model = randomized(ResidualNet(6))
     prepared = subbyte.prepare(model, "w8a8", data)

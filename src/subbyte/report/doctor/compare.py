@@ -7,7 +7,6 @@ from typing import Any
 from torch import nn
 
 from subbyte.adaptor.pytorch.comparison import OpError, QuantizerUse, meet
-from subbyte.adaptor.pytorch.state import QuantizationState, state_of
 from subbyte.numerics import Loss
 from subbyte.report.doctor.comparison import Comparison
 from subbyte.report.doctor.figures import OpComparison, QuantizerFigures
@@ -45,8 +44,7 @@ def compare(float_model: nn.Module, q_model: nn.Module, data: Any) -> Comparison
         UnseenOpError: a batch takes a path that no calibration batch took.
     """
     found = meet(float_model, q_model, data)
-    state = state_of(q_model)
-    ops = [_figures(error, state) for error in found.ops.values()]
+    ops = [_figures(error) for error in found.ops.values()]
     typical = _typical(ops)
     ops = [replace(op, remedies=tuple(remedies(op))) if _stands_out(op, typical[op.type]) else op for op in ops]
     output = found.output
@@ -80,7 +78,7 @@ def _first_jump(ops: list[OpComparison]) -> str | None:
     return next((op.name for op in candidates if op.breaks or (op.own_error or 0.0) >= largest / 2), None)
 
 
-def _figures(error: OpError, state: QuantizationState) -> OpComparison:
+def _figures(error: OpError) -> OpComparison:
     noise = sum(loss.noise for loss in (error.by_weight, error.by_input) if loss is not None)
     return OpComparison(
         name=error.op.name,
@@ -90,7 +88,7 @@ def _figures(error: OpError, state: QuantizationState) -> OpComparison:
         input_error=_relative(error.by_input),
         mean_shift=error.shift_power / noise if noise else 0.0,
         has_norm=bool(error.op.norm),
-        quantizers=tuple(_quantizer(name, use, error, state) for name, use in error.uses.items()),
+        quantizers=tuple(_quantizer(name, use, error) for name, use in error.uses.items()),
         calls=error.calls,
         unmet=error.unmet,
         not_finite=error.not_finite,
@@ -109,9 +107,8 @@ def _relative(loss: Loss | None) -> float | None:
     return loss.noise / loss.power if loss.power else (float("inf") if loss.noise else 0.0)
 
 
-def _quantizer(where: str, use: QuantizerUse, error: OpError, state: QuantizationState) -> QuantizerFigures:
+def _quantizer(where: str, use: QuantizerUse, error: OpError) -> QuantizerFigures:
     spec, weight = use.spec, error.weights.get(where)
-    part = where.removeprefix("weight").strip()
     return QuantizerFigures(
         where=where,
         dtype=spec.dtype.name,
@@ -128,5 +125,5 @@ def _quantizer(where: str, use: QuantizerUse, error: OpError, state: Quantizatio
         codes_used=use.codes_used,
         outliers=weight.spread if weight is not None else use.outliers,
         sqnr=None if weight is None else weight.sqnr,
-        sqnr_when_quantized=state.weight_sqnr.get(".".join(filter(None, [error.op.name, part]))) if weight else None,
+        rounded_sqnr=None if weight is None else weight.rounded_sqnr,
     )

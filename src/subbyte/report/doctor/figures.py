@@ -24,8 +24,8 @@ class QuantizerFigures:
         codes_used: the share of codes that any value has.
         outliers: the largest magnitude of a channel over that of the median channel: of a weight's output channels, or
             of the last axis of an input; None where that has no meaning.
-        sqnr: of a weight itself, in decibels; None of an input.
-        sqnr_when_quantized: what that was when the model was quantized.
+        sqnr: of a weight itself against the float model's, in decibels; None of an input.
+        rounded_sqnr: what that would be were the float weight rounded to the same type.
     """
 
     where: str
@@ -43,7 +43,7 @@ class QuantizerFigures:
     codes_used: float
     outliers: float | None = None
     sqnr: float | None = None
-    sqnr_when_quantized: float | None = None
+    rounded_sqnr: float | None = None
 
     @property
     def is_weight(self) -> bool:

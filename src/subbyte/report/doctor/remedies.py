@@ -11,7 +11,7 @@ LITTLE_RANGE = 0.5  # of the range
 MANY_TIMES = 10.0  # the median channel
 MUCH_SHIFT = 0.25  # of the error
 FEW_BITS = 4
-DECIBELS_LOST = 6.0
+DECIBELS_LOST = 10.0
 _LINEAR = ("Linear", "Conv1D")
 
 
@@ -31,12 +31,12 @@ def breaks(op: OpComparison) -> Remedy | None:
 
 
 def weight_is_another(op: OpComparison) -> Remedy | None:
-    """The weight is further from the float one than when it was quantized."""
+    """The weight is much further from the float one than rounding makes it, whichever way each value is rounded."""
     for each in _weights(op):
-        now, then = each.sqnr, each.sqnr_when_quantized
-        if now is not None and then is not None and now < then - DECIBELS_LOST:
-            said = f"its {each.where} is {now:.1f} dB from the float model's, and was {then:.1f} dB when quantized"
-            return Remedy(("quantize again",), f"{said}: trained, rescaled or changed since, or from another model")
+        now, rounded = each.sqnr, each.rounded_sqnr
+        if now is not None and rounded is not None and now < rounded - DECIBELS_LOST:
+            said = f"its {each.where} is {now:.1f} dB from the float model's, and rounding that leaves {rounded:.1f} dB"
+            return Remedy(("quantize again",), f"{said}: it was trained or rescaled since, or is of another model")
     return None
 
 

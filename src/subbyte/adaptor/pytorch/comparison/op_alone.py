@@ -1,6 +1,7 @@
 """One op of a float model, with only its weight or only its inputs quantized as in the quantized model."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,7 +23,9 @@ from subbyte.adaptor.pytorch.quantizer import DynamicQuantizer, InputQuantizer
 from subbyte.adaptor.pytorch.recurrent import QuantizedRecurrent, projections
 from subbyte.adaptor.pytorch.swap import float_class
 from subbyte.adaptor.pytorch.weight import fold_into, folds_first
+from subbyte.calibration import calibrate_tensor
 from subbyte.numerics import QuantizedTensor, sqnr
+from subbyte.spec import QuantParams, TensorSpec
 
 
 def watched(slots: Slots, error: OpError, label: str = "input") -> Any:
@@ -106,8 +109,19 @@ def note_weights(error: OpError, module: Any, float_module: Any, norm: Any) -> N
             weight = fold_into(weight, factor, part.handler)
         error.uses[name] = QuantizerUse(part.weight_spec)
         error.uses[name].add_weight(weight, quantized)
-        pairs = ((weight[rows] if weight.ndim else weight, piece.dequantize()) for rows, piece in quantized.pieces())
-        error.weights[name] = WeightChannels(sqnr(pairs), spread(weight, part.handler.channel_axis))
+        rounded = QuantizedTensor.from_float(weight, _own_params(weight, part.weight_spec), part.weight_spec)
+        error.weights[name] = WeightChannels(
+            _sqnr(weight, quantized), _sqnr(weight, rounded), spread(weight, part.handler.channel_axis)
+        )
+
+
+def _own_params(weight: Tensor, spec: TensorSpec) -> QuantParams:
+    """The parameters that the data type's own algorithm finds."""
+    return calibrate_tensor(weight, replace(spec, algorithm=""))
+
+
+def _sqnr(weight: Tensor, quantized: QuantizedTensor) -> float:
+    return sqnr((weight[rows] if weight.ndim else weight, piece.dequantize()) for rows, piece in quantized.pieces())
 
 
 def _weights(module: Any, float_module: Any) -> Iterator[tuple[str, Any, Tensor]]:

@@ -17,11 +17,13 @@ class WeightChannels:
     """What tells a weight whose quantization is hard from others.
 
     Args:
-        sqnr: of the weight itself, in decibels.
+        sqnr: of the weight itself against the float model's, in decibels.
+        rounded_sqnr: what that is where the float weight is rounded to the same type, by the type's own algorithm.
         spread: the largest magnitude of an output channel over that of the median channel.
     """
 
     sqnr: float
+    rounded_sqnr: float
     spread: float
 
 
