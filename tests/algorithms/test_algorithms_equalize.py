@@ -14,9 +14,13 @@ from subbyte.errors import ConfigError
 
 ACTIVATION = TensorSpec("uint8", "asym")
 WEIGHTS = [
-    TensorSpec("int4", granularity="per_tensor"), TensorSpec("int4"), TensorSpec("uint3", "asym"), TensorSpec("nf4"),
-    TensorSpec("ternary"), TensorSpec("bint1"),
-]  # fmt: skip
+    TensorSpec("int4", granularity="per_tensor"),
+    TensorSpec("int4", granularity="per_channel"),
+    TensorSpec("uint3", "asym"),
+    TensorSpec("nf4"),
+    TensorSpec("ternary"),
+    TensorSpec("bint1"),
+]
 
 
 class Mobile(nn.Module):

@@ -7,9 +7,9 @@ from pydantic import Field
 from torch import Generator, nn
 
 from subbyte.adaptor.pytorch.prepared import PreparedModel
-from subbyte.adaptor.pytorch.prepared.data_flow import Link
+from subbyte.adaptor.pytorch.prepared.data_flow import ChannelLink
 from subbyte.adaptor.pytorch.prepared.scaling import input_ranges, move_scale, output_ranges
-from subbyte.algorithms.float_function import flow_of, same_function
+from subbyte.algorithms.float_function import same_function
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.registry import register_algorithm
 from subbyte.errors import ConfigError
@@ -38,7 +38,7 @@ class Equalize(RecoveryMethod):
     tolerance: Annotated[float, Field(ge=0)] = 1e-3
 
     def apply(self, model: PreparedModel, unit: str, generator: Generator) -> None:
-        links = [link for link in flow_of(model).links() if link.source.kind == "weighted"]
+        links = [link for link in model.flow.links() if link.source.kind == "weighted"]
         if not links and self.unsupported == "error":
             raise ConfigError(
                 "recovery method 'equalize' has no meaning for this model: no op's output is read by other ops alone, "
@@ -49,9 +49,10 @@ class Equalize(RecoveryMethod):
             for _ in range(self.iterations):
                 if max((_equalize(model.model, link) for link in links), default=0.0) <= self.tolerance:
                     break
+        model.recalibrate()
 
 
-def _equalize(model: nn.Module, link: Link) -> float:
+def _equalize(model: nn.Module, link: ChannelLink) -> float:
     """One step for one source; gives how far the factors were from 1."""
     made = output_ranges(model.get_submodule(link.source.name))
     read = torch.zeros_like(made)

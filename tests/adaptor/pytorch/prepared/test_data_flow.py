@@ -9,7 +9,7 @@ from networks import ResNetCifar, UNet, randomized, seeded, tiny_transformer
 from subbyte.adaptor.pytorch.batch import batches
 from subbyte.adaptor.pytorch.prepared import PreparedModel
 from subbyte.adaptor.pytorch.prepared.channel_rules import NONE
-from subbyte.adaptor.pytorch.prepared.data_flow import DataFlow, Link, data_flow
+from subbyte.adaptor.pytorch.prepared.data_flow import ChannelLink, DataFlow, data_flow
 
 
 def flow_of(model: nn.Module, x: Tensor) -> DataFlow:
@@ -18,7 +18,7 @@ def flow_of(model: nn.Module, x: Tensor) -> DataFlow:
         return data_flow(prepared.model, prepared.batches)
 
 
-def links_of(model: nn.Module, x: Tensor) -> dict[str, Link]:
+def links_of(model: nn.Module, x: Tensor) -> dict[str, ChannelLink]:
     return {link.source.name: link for link in flow_of(model, x).links()}
 
 

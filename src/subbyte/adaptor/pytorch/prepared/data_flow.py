@@ -58,7 +58,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Link:
+class ChannelLink:
     """A source, and the weighted ops that read its channels.
 
     Args:
@@ -93,7 +93,7 @@ class DataFlow:
     streams: Tensor
     bundles: Tensor
 
-    def links(self) -> Iterator[Link]:
+    def links(self) -> Iterator[ChannelLink]:
         """The sources of which a channel is free, and not added to another's."""
         added = torch.bincount(self.streams, minlength=len(self.streams))[self.streams] > 1
         norms = {name for name, source in self.sources.items() if source.kind in ("norm", "batch_norm")}
@@ -106,7 +106,7 @@ class DataFlow:
                 continue
             readers = {name: self._within(source, numbers) for name, numbers in self.readers.items()}
             reading = {name: own for name, own in readers.items() if bool((own != NONE).any()) and name not in norms}
-            yield Link(source, free[source.numbers], reading)
+            yield ChannelLink(source, free[source.numbers], reading)
 
     def _within(self, source: Source, numbers: Tensor) -> Tensor:
         own = numbers - source.first

@@ -1,7 +1,5 @@
 """Moving a scale from the output channels of one module into the input channels of the ops that read them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,11 +8,11 @@ from torch import Tensor, nn
 from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
 from subbyte.adaptor.pytorch.modules import WeightedHandler, handler_of
 from subbyte.adaptor.pytorch.prepared.channel_rules import NONE
-from subbyte.adaptor.pytorch.prepared.data_flow import Link
+from subbyte.adaptor.pytorch.prepared.data_flow import ChannelLink
 from subbyte.adaptor.pytorch.weight import fold_into
 
 
-def move_scale(model: nn.Module, link: Link, factor: Tensor) -> None:
+def move_scale(model: nn.Module, link: ChannelLink, factor: Tensor) -> None:
     """Divide what a source gives by a factor, and multiply the weights that read it: the function stays.
 
     Args:
@@ -33,7 +31,7 @@ def over_inputs(factor: Tensor, channels: Tensor) -> Tensor:
 
     Args:
         factor: [channels of the source].
-        channels: as in `Link.readers`.
+        channels: as in `ChannelLink.readers`.
     """
     padded = torch.cat([factor, factor.new_ones(1)])  # NONE is the last
     return padded[channels.to(factor.device).long()]
@@ -50,6 +48,13 @@ def scaled_inputs(module: Any, weight: Tensor, factor: Tensor) -> Tensor:
     return scaled.flatten(0, 1)
 
 
+def input_axis(module: Any) -> int:
+    """The axis, counted from the last, of the channels in what an op is given."""
+    handler = handler_of(module)
+    assert isinstance(handler, WeightedHandler)
+    return -handler.over_output(torch.empty(1)).ndim
+
+
 def output_ranges(module: Any) -> Tensor:
     """The largest |weight| of each output channel, BatchNorm's factor included: [channels]."""
     handler = handler_of(module)
@@ -62,7 +67,7 @@ def input_ranges(module: Any, channels: Tensor, count: int) -> Tensor:
 
     Args:
         module: reads them.
-        channels: as in `Link.readers`.
+        channels: as in `ChannelLink.readers`.
         count: how many channels the source has.
     """
     handler = handler_of(module)
@@ -76,23 +81,6 @@ def gathered(values: Tensor, channels: Tensor, count: int) -> Tensor:
     mine = channels != NONE
     start = torch.zeros(count, device=values.device)
     return start.scatter_reduce(0, channels[mine].long().to(values.device), values[mine], "amax")
-
-
-@contextmanager
-def inputs_seen(model: nn.Module, readers: dict[str, Any]) -> Iterator[None]:
-    """Meanwhile give the input of each call of some modules to a function: name -> function of a tensor."""
-    handles = []
-    for name, see in readers.items():
-
-        def enter(module: nn.Module, args: Any, kwargs: Any, see: Any = see) -> None:
-            see((*args, *kwargs.values())[0].detach())
-
-        handles.append(model.get_submodule(name).register_forward_pre_hook(enter, with_kwargs=True))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _by_axis(weight: Tensor, axis: int, channels: int) -> Tensor:
