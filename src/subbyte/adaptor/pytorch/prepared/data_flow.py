@@ -93,14 +93,18 @@ class DataFlow:
     streams: Tensor
     bundles: Tensor
 
+    @property
+    def added(self) -> Tensor:
+        """bool [all channels]: those that are added to another's."""
+        return torch.bincount(self.streams, minlength=len(self.streams))[self.streams] > 1
+
     def links(self) -> Iterator[ChannelLink]:
         """The sources of which a channel is free, and not added to another's."""
-        added = torch.bincount(self.streams, minlength=len(self.streams))[self.streams] > 1
         norms = {name for name, source in self.sources.items() if source.kind in ("norm", "batch_norm")}
         read, normed = torch.zeros_like(self.blocked), torch.zeros_like(self.blocked)
         for name, numbers in self.readers.items():
             (normed if name in norms else read)[numbers[numbers != NONE].unique().long()] = True
-        free = read & ~self.blocked & ~normed & ~added
+        free = read & ~self.blocked & ~normed & ~self.added
         for source in self.sources.values():
             if source.kind == "table" or not bool(free[source.numbers].any()):
                 continue

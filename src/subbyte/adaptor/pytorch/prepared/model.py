@@ -17,6 +17,7 @@ from subbyte.adaptor.pytorch.prepared.capture import Call, stream_calls
 from subbyte.adaptor.pytorch.prepared.chain import Link, find_links
 from subbyte.adaptor.pytorch.prepared.data_flow import DataFlow, data_flow
 from subbyte.adaptor.pytorch.prepared.memory import check_fits
+from subbyte.adaptor.pytorch.prepared.turning import untie
 from subbyte.adaptor.pytorch.prepared.weighted_op import WeightedOp
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
@@ -78,6 +79,11 @@ class PreparedModel:
             with self.phase("bypass"):
                 self._flow = data_flow(self.model, self.batches)
         return self._flow
+
+    def untie(self) -> None:
+        """Give each op whose weight is another op's too a weight of its own."""
+        untie(self.model)
+        self._flow = None
 
     @property
     def reference(self) -> nn.Module:
