@@ -15,7 +15,9 @@ from subbyte.adaptor.pytorch.phase import Phase
 from subbyte.adaptor.pytorch.prepared.blocks import find_blocks
 from subbyte.adaptor.pytorch.prepared.capture import Call, stream_calls
 from subbyte.adaptor.pytorch.prepared.chain import Link, find_links
+from subbyte.adaptor.pytorch.prepared.data_flow import DataFlow, data_flow
 from subbyte.adaptor.pytorch.prepared.memory import check_fits
+from subbyte.adaptor.pytorch.prepared.turning import untie
 from subbyte.adaptor.pytorch.prepared.weighted_op import WeightedOp
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
@@ -43,6 +45,7 @@ class PreparedModel:
         self._reference: nn.Module | None = None
         self._known_links: Mapping[str, Link] | None = None
         self._last: tuple[str, list[Call], list[Call]] | None = None
+        self._flow: DataFlow | None = None
         found = [WeightedOp(module) for module in model.modules() if isinstance(module, PreparedWeighted)]
         order = {op.name: place for place, op in enumerate(self.state.graph)}
         ranked = sorted(found, key=lambda op: order.get(op.name, len(order)))
@@ -68,6 +71,19 @@ class PreparedModel:
     def ops_of(self, block: str) -> list[str]:
         """The weighted ops of a block, in the order they run."""
         return [name for name in self.ops if not block or name == block or name.startswith(f"{block}.")]
+
+    @property
+    def flow(self) -> DataFlow:
+        """Which channels are which, on every path that the calibration data takes."""
+        if self._flow is None:
+            with self.phase("bypass"):
+                self._flow = data_flow(self.model, self.batches)
+        return self._flow
+
+    def untie(self) -> None:
+        """Give each op whose weight is another op's too a weight of its own."""
+        untie(self.model)
+        self._flow = None
 
     @property
     def reference(self) -> nn.Module:
