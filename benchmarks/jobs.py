@@ -74,13 +74,15 @@ def measured(make: Callable[[], nn.Module], judge: Callable[[nn.Module], Judged]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What a script of jobs takes."""
-    parser.add_argument("--job", help=argparse.SUPPRESS)  # run it, as a child of this script
+    parser.add_argument("--job", help=argparse.SUPPRESS)  # run it, as a child of this script,
+    parser.add_argument("--outcome", type=Path, help=argparse.SUPPRESS)  # and write the outcome here
     parser.add_argument("--again", action="store_true", help="measure what was measured before: do so after a change")
 
 
-def run_child(text: str, run: Callable[[Job], Outcome]) -> None:
-    """Run the job that the parent asks for, and tell it the outcome."""
-    print("\n" + json.dumps(asdict(run(Job(**json.loads(text))))))
+def run_child(options: argparse.Namespace, run: Callable[[Job], Outcome]) -> None:
+    """Run the job that the parent asks for, and leave it the outcome."""
+    outcome = run(Job(**json.loads(options.job)))
+    options.outcome.write_text(json.dumps(asdict(outcome)))
 
 
 def run_all(jobs: Sequence[Job], arguments: Sequence[Any], *, again: bool) -> dict[Job, Outcome]:
@@ -103,19 +105,21 @@ def run_all(jobs: Sequence[Job], arguments: Sequence[Any], *, again: bool) -> di
 
 def _outcome(job: Job, arguments: Sequence[Any], *, again: bool) -> Outcome:
     """As kept, or by running the job; one that failed is tried anew by the next run."""
-    script = Path(sys.argv[0])
-    asked = json.dumps(asdict(job))
-    path = KEPT / script.stem / f"{hashlib.sha256(asked.encode()).hexdigest()[:16]}.json"
-    if path.is_file() and not again:
-        return Outcome(**json.loads(path.read_text())["outcome"])
-    command = [sys.executable, str(script), "--job", asked, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line and not line.startswith(" ")]
-        return Outcome([], problem=lines[-1] if lines else f"ended with {done.returncode} and no message")
-    outcome = json.loads(done.stdout.splitlines()[-1])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".part")
-    unfinished.write_text(json.dumps({"job": asdict(job), "outcome": outcome}))
-    unfinished.replace(path)
-    return Outcome(**outcome)
+    script, asked = Path(sys.argv[0]), json.dumps(asdict(job))
+    kept = KEPT / script.stem / f"{hashlib.sha256(asked.encode()).hexdigest()[:16]}.json"
+    if again or not kept.is_file():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = kept.with_suffix(".part")
+        command = [sys.executable, script, "--job", asked, "--outcome", unfinished, *arguments]
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+        if done.returncode:
+            return Outcome([], problem=_complaint(done))
+        unfinished.replace(kept)
+    return Outcome(**json.loads(kept.read_text()))
+
+
+def _complaint(done: subprocess.CompletedProcess[str]) -> str:
+    """The first line of the error that ended a process."""
+    traceback = done.stderr.rpartition("Traceback (most recent call last):\n")[2]
+    raised = [line for line in traceback.splitlines() if line[:1].isalpha()]
+    return raised[0] if raised else f"ended with {done.returncode}"

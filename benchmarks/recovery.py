@@ -11,15 +11,12 @@ import jobs
 import recovery_plan as plan
 import torch
 from jobs import Job, Outcome
-from recovery_plan import FLOAT, NONE
+from recovery_plan import FLOAT, NONE, QUICK_SEEDS, SEEDS
 from recovery_table import Row, cells, cells_of_float, columns, state_goal
 
 import networks
 import subbyte
 from report import Report, parser
-
-SEEDS = (0, 1, 2)
-QUICK_SEEDS = (0,)
 
 
 def main() -> None:
@@ -31,7 +28,7 @@ def main() -> None:
     arguments.add_argument("--seeds", nargs="+", type=int, help=f"printed only ({', '.join(map(str, SEEDS))})")
     options = arguments.parse_args()
     if options.job:
-        jobs.run_child(options.job, lambda job: _run(job, options))
+        jobs.run_child(options, lambda job: _run(job, options))
         return
     network = networks.load(options.network, options.data, quick=options.quick)
     _check(options)

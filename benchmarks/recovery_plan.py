@@ -7,6 +7,8 @@ from subbyte import PostTrainingQuantConfig
 
 NONE = "none"  # the label of what min-max gives by itself
 FLOAT = "fp32"  # the precision of the float model
+SEEDS = (0, 1, 2)
+QUICK_SEEDS = (0,)
 
 
 @dataclass(frozen=True)

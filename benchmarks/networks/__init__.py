@@ -22,10 +22,12 @@ __all__ = [
     "Metric",
     "Network",
     "add_arguments",
+    "add_data_argument",
     "average",
     "call",
     "judge",
     "load",
+    "missing",
 ]
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -36,6 +38,11 @@ NETWORKS: dict[str, Source] = images.SOURCES | stories.SOURCES | sentences.SOURC
 def add_arguments(parser: argparse.ArgumentParser, names: Sequence[str] = ()) -> None:
     """`--network`, one of `names` (all if empty), and `--data`."""
     parser.add_argument("--network", choices=names or list(NETWORKS), default="resnet20", help="which network")
+    add_data_argument(parser)
+
+
+def add_data_argument(parser: argparse.ArgumentParser) -> None:
+    """`--data` alone."""
     parser.add_argument("--data", type=Path, default=DATA, help="folder of networks and data (%(default)s)")
 
 
