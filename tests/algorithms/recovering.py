@@ -16,7 +16,7 @@ WEIGHTS = {
     "int4 per_channel": TensorSpec("int4", "sym", "per_channel"),
     "int3 per_tensor": TensorSpec("int3", "sym", "per_tensor"),
     "uint3 per_group": TensorSpec("uint3", "asym", "per_group(3)"),
-    "nf4 per_group": TensorSpec("nf4", "sym", "per_group(2)"),
+    "nf4 per_group": TensorSpec("nf4", "sym", "per_group(4)"),
     "bint1 per_channel": TensorSpec("bint1", "sym", "per_channel"),
     "ternary per_channel": TensorSpec("ternary", "sym", "per_channel"),
 }

@@ -13,7 +13,7 @@ from subbyte import TensorSpec
 from subbyte.errors import ConfigError
 from subbyte.numerics import fake_quantize
 
-OPTIONS = [{}, {"act_order": True}, {"inputs": "float"}, {"correct_inputs": True}]
+OPTIONS = [{}, {"act_order": True}, {"inputs": "float"}, {"inputs": "corrected"}]
 CASES = [(name, {"act_order": True}) for name in WEIGHTS] + [("int4 per_channel", options) for options in OPTIONS]
 
 
@@ -70,7 +70,9 @@ def test_corrected_inputs_are_made_good_for_what_ops_before_got_wrong() -> None:
     model = randomized(nn.Sequential(nn.Linear(9, 12), nn.ReLU(), nn.Linear(12, 7)))
     data = list(seeded((400, 9), seed=1).split(100))
     spec = TensorSpec("int3", "sym", "per_channel")
-    plain, corrected = (prepared(model, data, spec, {"gptq": {"correct_inputs": on}}) for on in (False, True))
+    plain, corrected = (
+        prepared(model, data, spec, {"gptq": {"inputs": which}}) for which in ("quantized", "corrected")
+    )
     assert error(corrected, model, data) < 0.9 * error(plain, model, data)
 
 

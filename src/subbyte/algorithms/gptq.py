@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from subbyte.adaptor.pytorch.prepared import PreparedModel, WeightedOp
 from subbyte.algorithms.compensated_rounding import damped, round_compensated
 from subbyte.algorithms.element_grid import ElementGrid
-from subbyte.algorithms.input_moments import InputMoments, float_moments, quantized_moments
+from subbyte.algorithms.input_moments import InputMoments, input_moments, second_moment
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.obstacles import fixed_codes
 from subbyte.algorithms.registry import register_algorithm
@@ -28,9 +28,10 @@ class Gptq(RecoveryMethod):
         act_order: round the inputs of most power first, as long as all others can make good their errors.
         damping: what is added to the diagonal of the Hessian, as a part of its mean.
         block_size: how many columns are rounded before the rest is updated; changes time, not the result.
-        inputs: `quantized`: X comes from the model as far as it is quantized; `float`: from the float model.
-        correct_inputs: with quantized inputs X~, minimize `||V X~ - W X||^2`: begin at `W X X~^T (X~ X~^T)^-1` in
-            place of W, so that V also makes good what the ops before it got wrong (an aim of GPTAQ, Li et al., 2025).
+        inputs: `quantized`: X comes from the model as far as it is quantized; `float`: from the float model;
+            `corrected`: X~ from the one, X from the other, to minimize `||V X~ - W X||^2`: rounding begins at
+            `W X X~^T (X~ X~^T)^-1`, so that it also makes good what the ops before got wrong (an aim of GPTAQ, Li et
+            al., 2025).
     """
 
     stage: ClassVar[Stage] = Stage.ROUNDING
@@ -39,8 +40,7 @@ class Gptq(RecoveryMethod):
     act_order: bool = False
     damping: Annotated[float, Field(gt=0)] = 0.01
     block_size: Annotated[int, Field(gt=0)] = 128
-    inputs: Literal["quantized", "float"] = "quantized"
-    correct_inputs: bool = False
+    inputs: Literal["quantized", "float", "corrected"] = "quantized"
 
     def obstacle(self, op: WeightedOp) -> str:
         return fixed_codes(op)
@@ -50,12 +50,19 @@ class Gptq(RecoveryMethod):
 
     def apply(self, model: PreparedModel, unit: str, generator: Generator) -> None:
         op = model.ops[unit]
-        moments = quantized_moments(model, unit) if self.inputs == "quantized" else float_moments(model, unit)
-        hessian = damped(moments.own, self.damping)
-        weight = op.matrix(op.weight)
-        begin = _corrected(weight, moments, hessian) if self.correct_inputs else weight
+        begin, hessian = self._problem(model, op)
         rounded = round_compensated(begin, hessian, ElementGrid.of(op).round, self._order(hessian), self.block_size)
         op.write_weight(op.from_matrix(rounded))
+
+    def _problem(self, model: PreparedModel, op: WeightedOp) -> tuple[Tensor, Tensor]:
+        """The matrices that rounding begins at, and their damped Hessian."""
+        weight = op.matrix(op.weight)
+        if self.inputs == "corrected":
+            moments = input_moments(model, op.name)
+            hessian = damped(moments.own, self.damping)
+            return _corrected(weight, moments, hessian), hessian
+        calls = model.float_calls(op.name) if self.inputs == "float" else model.quantized_calls(op.name)
+        return weight, damped(second_moment(op, calls), self.damping)
 
     def _order(self, hessian: Tensor) -> Tensor:
         """The places of columns, [groups, inputs], in the order they are rounded."""

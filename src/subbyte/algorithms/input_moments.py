@@ -1,12 +1,12 @@
 """Second moments of what an op's matrices multiply: all of the data that its squared output error depends on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
 from torch import Tensor
 
-from subbyte.adaptor.pytorch.prepared import PreparedModel
+from subbyte.adaptor.pytorch.prepared import Call, PreparedModel, WeightedOp
 from subbyte.errors import CalibrationError
 
 
@@ -25,39 +25,32 @@ class InputMoments:
     cross: Tensor
 
 
-def float_moments(model: PreparedModel, name: str) -> InputMoments:
-    """Of an op's inputs in the float model, taken for those of the quantized one.
+def second_moment(op: WeightedOp, batches: Iterable[list[Call]]) -> Tensor:
+    """The mean of `x x^T` over the columns that an op meets in some calls: [groups, inputs, inputs], float64.
 
     Raises:
-        CalibrationError: no calibration batch reaches the op.
+        CalibrationError: there is no call.
     """
-    op = model.ops[name]
-    mean = _Mean(name)
-    for call in chain.from_iterable(model.float_calls(name)):
-        x = op.columns(call.input.float())
+    mean = _Mean(op.name)
+    for call in chain.from_iterable(batches):
+        x = op.columns(call.quantized_input.float())
         mean.add(x, x)
-    return InputMoments(mean.value(), mean.value())
+    return mean.value()
 
 
-def quantized_moments(model: PreparedModel, name: str) -> InputMoments:
+def input_moments(model: PreparedModel, name: str) -> InputMoments:
     """Of an op's inputs in the model as it is quantized now, its own input quantizer included, and in the float model.
 
     Raises:
         CalibrationError: no calibration batch reaches the op.
     """
-    own, cross = _Mean(name), _Mean(name)
-    for x, float_x in _columns(model, name):
-        own.add(x, x)
-        cross.add(float_x, x)
-    return InputMoments(own.value(), cross.value())
-
-
-def _columns(model: PreparedModel, name: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of each call in the quantized and in the float model."""
-    op = model.ops[name]
+    op, own, cross = model.ops[name], _Mean(name), _Mean(name)
     for calls, float_calls in zip(model.quantized_calls(name), model.float_calls(name), strict=True):
         for call, float_call in zip(calls, float_calls, strict=True):
-            yield op.columns(call.quantized_input.float()), op.columns(float_call.input.float())
+            x = op.columns(call.quantized_input.float())
+            own.add(x, x)
+            cross.add(op.columns(float_call.input.float()), x)
+    return InputMoments(own.value(), cross.value())
 
 
 class _Mean:

@@ -116,6 +116,14 @@ class WeightedOp:
         """The linear map of float values, without bias and BatchNorm's factor where that is not in the weight."""
         return self.handler.apply(self.module, x, weight.to(x.dtype))
 
+    def scaled_output(self, x: Tensor, weight: Tensor) -> Tensor:
+        """`apply`, with BatchNorm's factor in any case; still without bias."""
+        y, norm = self.apply(x, weight), self.module.folded_norm
+        if norm is None or folds_first(self.spec):
+            return y
+        factor, _ = norm.factor_and_bias(None)
+        return y * self.handler.over_output(factor).to(y.dtype)
+
     def by_channel(self, y: Tensor) -> Tensor:
         """What a call gave, as [output channels, values]."""
         axis = -self.handler.over_output(y.new_ones(1)).ndim
