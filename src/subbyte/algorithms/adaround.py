@@ -22,8 +22,8 @@ class AdaRound(RecoveryMethod):
     Minimizes `||V X~ - W X||^2 + rounding_weight * sum 1 - |2h - 1|^b` over the choices h of SoftRounding by Adam
     (Nagel et al., 2020, equation 25, without the activation function behind an op). X~ is what the quantized model
     gives the op, X what the float one does. The op is linear, so that the error is a function of the moments of its
-    inputs: every step sees all data, and none of it is kept. The error of each output channel is measured in what
-    rounding at random would give a weight. Scales stay.
+    inputs: every step sees all data, and none of it is kept. The error of each output channel is measured in that
+    of one weight which is a step off. Scales stay.
 
     Args:
         steps: of each op.
@@ -37,7 +37,7 @@ class AdaRound(RecoveryMethod):
 
     steps: Annotated[int, Field(gt=0)] = 1000
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
-    rounding_weight: Annotated[float, Field(ge=0)] = 0.1
+    rounding_weight: Annotated[float, Field(ge=0)] = 1.0
     warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.2
 
     def obstacle(self, op: WeightedOp) -> str:
@@ -88,8 +88,8 @@ class OutputError:
         self.pull = (matrix.double() @ (moments.own - moments.cross)).to(matrix.dtype)
         step = op.matrix(rounding.above - rounding.below).square().mean(2, keepdim=True)
         power = moments.own.diagonal(dim1=1, dim2=2).mean(1).to(matrix.dtype)[:, None, None]
-        usual = step * power / 12  # the variance of a value that is rounded, times the power of what it multiplies
-        self.share = torch.where(usual > 0, 1 / usual, 0.0)
+        whole = step * power  # what one weight that is a whole step off does by itself
+        self.share = torch.where(whole > 0, 1 / whole, 0.0)
 
     def __call__(self, weight: Tensor) -> Tensor:
         change = self.op.matrix(weight - self.weight)
