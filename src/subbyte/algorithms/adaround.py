@@ -53,7 +53,7 @@ class AdaRound(RecoveryMethod):
         op = model.ops[unit]
         rounding = SoftRounding(op)
         self._learn(rounding, OutputError(op, input_moments(model, unit), rounding))
-        op.write_weight(rounding.rounded())
+        rounding.finish(op)
 
     def _learn(self, rounding: SoftRounding, error: "OutputError") -> None:
         optimizer = torch.optim.Adam([rounding.choice], lr=self.learning_rate)
