@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from subbyte.adaptor.pytorch.batch import Batch
+from subbyte.adaptor.pytorch.inputs import quantized
+from subbyte.adaptor.pytorch.quantized_module import QuantizedModule
+from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.adaptor.pytorch.tensors import tensors_in
 from subbyte.adaptor.pytorch.unchanged import unchanged
 
@@ -21,11 +24,13 @@ class Call:
     Args:
         args, kwargs: as given.
         output: as returned.
+        quantizer: of the input at that place; None where the input stays float.
     """
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     output: Any
+    quantizer: InputQuantizer | None = None
 
     def copied(self) -> "Call":
         """The same with tensors of its own: a module may write into what it is given."""
@@ -36,6 +41,11 @@ class Call:
     def input(self) -> Tensor:
         """The first tensor that it was given."""
         return tensors_in((self.args, self.kwargs))[0]
+
+    @property
+    def quantized_input(self) -> Tensor:
+        """The values of `input` that an op computes with."""
+        return quantized(self.input, self.quantizer)
 
     @property
     def result(self) -> Tensor:
@@ -63,13 +73,14 @@ def calls_of(model: nn.Module, module: nn.Module, batch: Batch, most: int | None
         most: stop the forward after so many calls.
     """
     found: list[Call] = []
-    given: list[tuple[Any, Any]] = []
+    given: list[tuple[Any, Any, InputQuantizer | None]] = []
 
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-        given.append((tree_map(_own, args), tree_map(_own, kwargs)))
+        given.append((tree_map(_own, args), tree_map(_own, kwargs), _quantizer(module)))
 
     def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        found.append(Call(*given.pop(), tree_map(_own, output)))
+        own_args, own_kwargs, quantizer = given.pop()
+        found.append(Call(own_args, own_kwargs, tree_map(_own, output), quantizer))
         if len(found) == most:
             raise _Done
 
@@ -95,6 +106,12 @@ def stream_calls(model: nn.Module, module: nn.Module, batches: list[Batch]) -> I
         calls = calls_of(model, module, batch, most)
         most = max(len(calls), most or 0) or None
         yield calls
+
+
+def _quantizer(module: nn.Module) -> InputQuantizer | None:
+    """What quantizes the first input of the call being made."""
+    slots = module.input_quantizers.here() if isinstance(module, QuantizedModule) else ()
+    return slots[0] if slots else None
 
 
 def _own(leaf: Any) -> Any:

@@ -46,7 +46,7 @@ class PreparedModel:
         self._known_links: Mapping[str, Link] | None = None
         self._last: tuple[str, list[Call], list[Call]] | None = None
         self._flow: DataFlow | None = None
-        found = [WeightedOp(module) for module in model.modules() if isinstance(module, PreparedWeighted)]
+        found = _weighted_ops(model)
         order = {op.name: place for place, op in enumerate(self.state.graph)}
         ranked = sorted(found, key=lambda op: order.get(op.name, len(order)))
         self.ops = {op.name: op for op in ranked if not isinstance(op.module, Projection)}
@@ -206,3 +206,17 @@ def _part(model: nn.Module, name: str) -> Callable[[Call], Tensor]:
         return tensors_in(module(*call.args, **call.kwargs))[0]
 
     return part
+
+
+def _weighted_ops(model: nn.Module) -> list[WeightedOp]:
+    """All, in no order; what they share is known here, where the whole model is."""
+    weighted = [module for module in model.modules() if isinstance(module, PreparedWeighted)]
+    owners: dict[int, set[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(parameter), set()).add(name.rpartition(".")[0])
+    return [WeightedOp(each, tuple(sorted(owners[id(each.weight)] - {_owner(each)}))) for each in weighted]
+
+
+def _owner(module: PreparedWeighted) -> str:
+    """The module that holds the weight: of a matrix of a recurrent module that one."""
+    return module.op_name.rpartition(".")[0] if isinstance(module, Projection) else module.op_name

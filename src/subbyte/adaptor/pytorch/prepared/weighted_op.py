@@ -20,9 +20,11 @@ class WeightedOp:
 
     Args:
         module: of the prepared model.
+        shares_weight_with: the other modules, by name, whose weight is the same parameter.
     """
 
     module: PreparedWeighted
+    shares_weight_with: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -113,6 +115,19 @@ class WeightedOp:
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
         """The linear map of float values, without bias and BatchNorm's factor where that is not in the weight."""
         return self.handler.apply(self.module, x, weight.to(x.dtype))
+
+    def scaled_output(self, x: Tensor, weight: Tensor) -> Tensor:
+        """`apply`, with BatchNorm's factor in any case; still without bias."""
+        y, norm = self.apply(x, weight), self.module.folded_norm
+        if norm is None or folds_first(self.spec):
+            return y
+        factor, _ = norm.factor_and_bias(None)
+        return y * self.handler.over_output(factor).to(y.dtype)
+
+    def by_channel(self, y: Tensor) -> Tensor:
+        """What a call gave, as [output channels, values]."""
+        axis = -self.handler.over_output(y.new_ones(1)).ndim
+        return y.movedim(axis, 0).flatten(1) if y.ndim > 1 else y[:, None]
 
     def matrix(self, weight: Tensor) -> Tensor:
         """A weight as matrices [groups, output channels of a group, inputs], which `columns` are multiplied by.
