@@ -54,14 +54,20 @@ def test_each_sees_what_those_before_it_give_now() -> None:
     torch.testing.assert_close(y.var(1), wanted, rtol=1e-3, atol=1e-4)
 
 
-def test_a_batch_norm_that_no_op_applies() -> None:
-    model = randomized(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4)))
-    data = list(seeded((16, 3, 6, 6), seed=1).split(8))
+def test_batch_norms_that_no_op_applies_take_their_turn() -> None:
+    layers = (nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Conv2d(4, 5, 3), nn.BatchNorm2d(5))
+    model = randomized(nn.Sequential(*layers))
+    model[2].weight.data.fill_(1.5)
+    model[4].weight.data.fill_(0.5)
+    data = list(seeded((16, 3, 8, 8), seed=1).split(8))
     renewed = prepared(model, data, TensorSpec("int2", "sym", "per_channel"), "batch_norm")
     with torch.no_grad():
-        expected = _trained(4, torch.relu(renewed[0](torch.cat(data))))
+        expected = _trained(4, renewed[1](renewed[0](torch.cat(data))))
+        y = renewed(torch.cat(data)).transpose(0, 1).flatten(1)
     torch.testing.assert_close(renewed[2].running_mean, expected.running_mean)
     torch.testing.assert_close(renewed[2].running_var, expected.running_var)
+    torch.testing.assert_close(y.mean(1), model[4].bias.detach(), rtol=1e-4, atol=1e-4)  # after the one before it
+    torch.testing.assert_close(y.var(1), torch.full((5,), 0.25), rtol=1e-3, atol=1e-4)
     assert_same_converted(renewed, data)
 
 

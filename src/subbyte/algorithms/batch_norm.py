@@ -33,13 +33,12 @@ class BatchNormStatistics(RecoveryMethod):
         return ""
 
     def units(self, model: PreparedModel) -> list[str]:
-        """Ops with a BatchNorm that they apply, and the names of other BatchNorms."""
+        """Ops with a BatchNorm that they apply, and BatchNorms that stand alone, in the order they run."""
         folded = [name for name in self.supported(model) if name in model.ops and model.ops[name].module.norm]
         found = folded + [name for name, module in model.model.named_modules() if _keeps_statistics(module)]
         if not found:
             raise ConfigError(f"recovery method {self.name!r}: the model has no BatchNorm with running statistics")
-        order = {op.name: place for place, op in enumerate(model.state.graph)}
-        return sorted(found, key=lambda name: order.get(name, len(order)))
+        return model.in_order(found)
 
     def apply(self, model: PreparedModel, unit: str, generator: Generator) -> None:
         calls = chain.from_iterable(model.quantized_calls(unit))

@@ -87,7 +87,7 @@ class Clip(RecoveryMethod):
             whole += float(wanted.abs().pow(self.norm).sum(dtype=torch.float64))
             for place, params in enumerate(candidates):
                 given = op.scaled_output(fake_quantize(x, params, quantizer.spec), weight)
-                errors[place] += (given - wanted).abs().pow(self.norm).sum(dtype=torch.float64)
+                errors[place] += float((given - wanted).abs().pow(self.norm).sum(dtype=torch.float64))
         return errors / whole if whole else errors
 
 

@@ -72,6 +72,21 @@ class PreparedModel:
         """The weighted ops of a block, in the order they run."""
         return [name for name in self.ops if not block or name == block or name.startswith(f"{block}.")]
 
+    def in_order(self, names: Iterable[str]) -> list[str]:
+        """Modules by name, in the order that the first batch calls them; those that it does not call come last."""
+        names, called = list(names), []
+        modules = {name: self.model.get_submodule(name) for name in names}
+        hooks = [
+            module.register_forward_pre_hook(lambda _, __, name=name: called.append(name))
+            for name, module in modules.items()
+        ]
+        try:
+            self.run(self.batches[0])
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return list(dict.fromkeys([*called, *names]))
+
     @property
     def flow(self) -> DataFlow:
         """Which channels are which, on every path that the calibration data takes."""
