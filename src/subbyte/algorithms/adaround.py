@@ -11,7 +11,7 @@ from subbyte.algorithms.input_moments import InputMoments, input_moments
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.obstacles import fixed_codes
 from subbyte.algorithms.registry import register_algorithm
-from subbyte.algorithms.soft_rounding import SoftRounding, sharpness_at
+from subbyte.algorithms.soft_rounding import SoftRounding
 from subbyte.numerics import Affine, Codebook, scheme_of
 
 
@@ -28,8 +28,7 @@ class AdaRound(RecoveryMethod):
     Args:
         steps: of each op.
         learning_rate: of the choices.
-        rounding_weight: of the regularizer, for each weight.
-        warm_up: the part of the steps without it.
+        rounding_weight: of the penalty, for each weight.
     """
 
     stage: ClassVar[Stage] = Stage.ROUNDING
@@ -38,7 +37,6 @@ class AdaRound(RecoveryMethod):
     steps: Annotated[int, Field(gt=0)] = 1000
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
     rounding_weight: Annotated[float, Field(ge=0)] = 1.0
-    warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.2
 
     def obstacle(self, op: WeightedOp) -> str:
         ordered = isinstance(scheme_of(op.spec), Affine | Codebook)
@@ -51,19 +49,15 @@ class AdaRound(RecoveryMethod):
 
     def apply(self, model: PreparedModel, unit: str, generator: Generator) -> None:
         op = model.ops[unit]
-        rounding = SoftRounding(op)
+        rounding = SoftRounding(op, self.rounding_weight)
         self._learn(rounding, OutputError(op, input_moments(model, unit), rounding))
         rounding.finish(op)
 
     def _learn(self, rounding: SoftRounding, error: "OutputError") -> None:
-        optimizer = torch.optim.Adam([rounding.choice], lr=self.learning_rate)
+        optimizer = torch.optim.Adam([rounding.learned], lr=self.learning_rate)
         for step in range(self.steps):
             with torch.enable_grad():
-                loss = error(rounding(error.weight))
-                progress = step / self.steps
-                if progress >= self.warm_up:
-                    sharpness = sharpness_at(progress, warm_up=self.warm_up)
-                    loss = loss + self.rounding_weight * rounding.regularizer(sharpness)
+                loss = error(rounding(error.weight)) + rounding.penalty(step / self.steps)
                 optimizer.zero_grad()
                 loss.backward()
             optimizer.step()
