@@ -14,6 +14,7 @@ from subbyte.errors import (
     DataTypeError,
     KernelError,
     ModelError,
+    RecoveryError,
     SubbyteError,
     UnseenOpError,
 )
@@ -36,6 +37,6 @@ __all__ = [
     "RecoveryMethod", "Scheme", "register_algorithm", "register_scheme",
     # errors
     "SubbyteError", "CalibrationError", "CapabilityError", "CheckpointError", "ConfigError", "DataTypeError",
-    "KernelError", "ModelError", "UnseenOpError",
+    "KernelError", "ModelError", "RecoveryError", "UnseenOpError",
 ]  # fmt: skip
 __version__ = "0.1.0"

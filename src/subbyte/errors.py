@@ -21,6 +21,10 @@ class ConfigError(SubbyteError):
     """A request that is misspelt, matches nothing, contradicts itself, or that the capability does not allow."""
 
 
+class RecoveryError(ConfigError):
+    """A recovery method that is unknown, misspelt, out of order, or has no meaning for a model or an op of it."""
+
+
 class CapabilityError(SubbyteError):
     """A capability file that cannot be read or does not follow the schema."""
 
