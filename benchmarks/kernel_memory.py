@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import torch
+from resident import resident as resident_now
 from torch import nn
 
 import subbyte
@@ -47,18 +48,18 @@ def resident(configuration: str, *, quick: bool) -> dict[str, int]:
     subbyte.use_kernels(
         subbyte.quantize(_network(64, 1), configuration, torch.randn(1, 64))
     )  # loads what is loaded once
-    before = _resident()
+    before = resident_now()
     model = _network(side, layers)
     weights = sum(parameter.nbytes for parameter in model.parameters())
-    as_float = _resident() - before
+    as_float = resident_now() - before
     quantized = subbyte.use_kernels(subbyte.quantize(model, configuration, x))
     del model
     gc.collect()
-    after = _resident() - before
+    after = resident_now() - before
     quantized(x)
     held = sum(x.nbytes for x in (*quantized.parameters(), *quantized.buffers()))
     _trim()
-    return {"weights": weights, "float": as_float, "held": held, "quantized": after, "trimmed": _resident() - before}
+    return {"weights": weights, "float": as_float, "held": held, "quantized": after, "trimmed": resident_now() - before}
 
 
 def _trim() -> None:
@@ -70,12 +71,3 @@ def _trim() -> None:
 
 def _network(side: int, layers: int) -> nn.Sequential:
     return nn.Sequential(*(nn.Linear(side, side, bias=False) for _ in range(layers)))
-
-
-def _resident() -> int:
-    """Bytes of this process, now."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        sys.exit("resident memory is read from /proc/self/status, which only Linux has")
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))

@@ -6,16 +6,15 @@ batch of each. Drops are against float, sample by sample.
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 
 import torch
 from rich.progress import track
-from torch import Tensor, nn
+from torch import nn
 
 import networks
 import subbyte
-from networks import Network
+from networks import Judged, Network, call, judge
 from report import Report, parser
 from subbyte import PostTrainingQuantConfig
 
@@ -26,29 +25,6 @@ FIRST_LAST = ("int8", None)
 TOP1_LIMIT = 0.3  # points that w8a8 may lose
 SEED = 0
 _WEIGHTED = ("Conv2d", "Linear", "Embedding")
-_CHECKED = 64  # samples on which the converted model is compared
-
-
-@dataclass(frozen=True)
-class Figures:
-    """For each test sample a sum, and how many figures are in it."""
-
-    sums: Tensor
-    counts: Tensor
-
-    @property
-    def metric(self) -> float:
-        return float(self.sums.sum() / self.counts.sum())
-
-    def change_from(self, other: "Figures") -> tuple[float, float]:
-        """The difference of the metrics, and its standard error from the differences of the samples."""
-        difference = self.sums - other.sums
-        change = difference.sum() / self.counts.sum()
-        # Samples may hold unequal counts (tokens of a story): the error of a ratio.
-        residual = difference - change * self.counts
-        n = len(residual)
-        error = (residual.square().sum() / (n - 1) * n).sqrt() / self.counts.sum()
-        return float(change), float(error)
 
 
 def main() -> None:
@@ -65,7 +41,7 @@ def main() -> None:
     report = Report(f"post_training_accuracy_{network.name}", title, quick=bool(in_part))
     start = time.perf_counter()
     float_figures = judge(network.model, network)
-    report.text(f"{network.data[0].upper()}{network.data[1:]}; seed {SEED}. Metric: {network.metric}.")
+    report.text(f"{network.data[0].upper()}{network.data[1:]}; seed {SEED}. Metric: {network.metric.name}.")
     report.text(
         "The algorithm finds the ranges of weights and activations alike (bint1 weights always have mean_abs); adds "
         "of shortcuts, and first and last layers where they are int8, keep minmax. A cell: the metric, its change from "
@@ -74,23 +50,16 @@ def main() -> None:
     jobs = [(*job, ends) for ends in FIRST_LAST for job in product(precisions, algorithms)]
     results = {job: _quantized(network, *job) for job in track(jobs, "quantizing", transient=True)}
     for ends in FIRST_LAST:
-        rows = [["fp32", *[f"{float_figures.metric:.{_digits(network)}f}"] * len(algorithms)]]
+        rows = [["fp32", *[f"{float_figures.value:.{network.metric.digits}f}"] * len(algorithms)]]
         for precision in precisions:
             figures = [results[precision, algorithm, ends] for algorithm in algorithms]
             rows.append([precision, *(_cell(each, float_figures, network) for each in figures)])
         heading = f"First and last layer {ends}" if ends else "First and last layer like the rest"
         report.table(heading, ["precision", *algorithms], rows)
-    if network.metric.startswith("top-1") and "w8a8" in precisions:
+    if network.metric.name.startswith("top-1") and "w8a8" in precisions:
         _judge_w8a8(report, results, float_figures)
     report.text(f"Took {time.perf_counter() - start:.0f} s.")
     report.save()
-
-
-@torch.no_grad()
-def judge(model: nn.Module, network: Network) -> Figures:
-    """Run the test data."""
-    parts = [network.score(model(inputs), targets) for inputs, targets in network.test]
-    return Figures(torch.cat([sums for sums, _ in parts]), torch.cat([counts for _, counts in parts]))
 
 
 def request(model: nn.Module, precision: str, algorithm: str, first_last: str | None) -> PostTrainingQuantConfig:
@@ -108,28 +77,25 @@ def _weighted_types(model: nn.Module) -> Iterator[str]:
     return (name for name in _WEIGHTED if name in present)
 
 
-def _quantized(network: Network, precision: str, algorithm: str, first_last: str | None) -> Figures:
+def _quantized(network: Network, precision: str, algorithm: str, first_last: str | None) -> Judged:
     config = request(network.model, precision, algorithm, first_last)
     prepared = subbyte.prepare(network.model, config, network.calibration)
-    x = network.test[0][0][:_CHECKED]
+    x = network.test[0][0]
     with torch.no_grad():
-        assert torch.equal(subbyte.convert(prepared)(x), prepared(x)), f"{config}: converted differs from prepared"
+        assert torch.equal(call(subbyte.convert(prepared), x), call(prepared, x)), (
+            f"{config}: converted differs from prepared"
+        )
     return judge(prepared, network)
 
 
-def _cell(figures: Figures, reference: Figures, network: Network) -> str:
-    change, error = figures.change_from(reference)
-    digits = _digits(network)
-    return f"{figures.metric:.{digits}f} ({change:+.{digits}f} ± {error:.{digits}f})"
+def _cell(figures: Judged, reference: Judged, network: Network) -> str:
+    change, digits = figures.change_from(reference), network.metric.digits
+    return f"{figures.value:.{digits}f} ({change.value:+.{digits}f} ± {change.error:.{digits}f})"
 
 
-def _digits(network: Network) -> int:
-    return 2 if network.metric.startswith("top-1") else 3
-
-
-def _judge_w8a8(report: Report, results: dict[tuple[str, str, str | None], Figures], reference: Figures) -> None:
+def _judge_w8a8(report: Report, results: dict[tuple[str, str, str | None], Judged], reference: Judged) -> None:
     changes = {
-        f"{algorithm}{f', first and last {ends}' if ends else ''}": figures.change_from(reference)[0]
+        f"{algorithm}{f', first and last {ends}' if ends else ''}": figures.change_from(reference).value
         for (precision, algorithm, ends), figures in results.items()
         if precision == "w8a8"
     }

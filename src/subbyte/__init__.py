@@ -20,13 +20,13 @@ from subbyte.errors import (
 from subbyte.export.checkpoint import load, save
 from subbyte.numerics import QuantizedTensor, Scheme, register_scheme
 from subbyte.quantization import convert, fit, prepare, quantize, query_fw_capability, weights
-from subbyte.report import explain, summary
+from subbyte.report import Comparison, compare, explain, summary
 from subbyte.spec import OpConfig, QuantParams, TensorSpec, TuneConfig
 
 __all__ = [
     # the job
     "quantize", "prepare", "convert", "fit", "save", "load", "summary", "explain", "weights",
-    "use_kernels",
+    "use_kernels", "compare", "Comparison",
     # data types and tensors
     "DataType", "dtype", "register_dtype", "QuantizedTensor", "quantize_tensor",
     # what is asked, and what can be

@@ -1,6 +1,18 @@
 """Methods that recover accuracy without training: one small file each."""
 
-from subbyte.algorithms import adaround, batch_norm, bias_correction, clip, gptq, hqq, reconstruct  # noqa: F401  (they register themselves)
+from subbyte.algorithms import (  # noqa: F401  (they register themselves)
+    adaround,
+    awq,
+    batch_norm,
+    bias_correction,
+    clip,
+    equalize,
+    gptq,
+    hqq,
+    reconstruct,
+    rotate,
+    smoothquant,
+)
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.recover import recover
 from subbyte.algorithms.registry import as_methods, register_algorithm, registered_methods

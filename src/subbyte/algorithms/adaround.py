@@ -11,7 +11,7 @@ from subbyte.algorithms.input_moments import InputMoments, input_moments
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.obstacles import fixed_codes
 from subbyte.algorithms.registry import register_algorithm
-from subbyte.algorithms.soft_rounding import SoftRounding, sharpness_at
+from subbyte.algorithms.soft_rounding import PENALTY, SoftRounding
 from subbyte.numerics import Affine, Codebook, scheme_of
 
 
@@ -19,17 +19,15 @@ from subbyte.numerics import Affine, Codebook, scheme_of
 class AdaRound(RecoveryMethod):
     """Learn, op by op, which of its two neighbours on the grid each weight is rounded to.
 
-    Minimizes `||V X~ - W X||^2 + rounding_weight * sum 1 - |2h - 1|^b` over the choices h of SoftRounding by Adam
-    (Nagel et al., 2020, equation 25, without the activation function behind an op). X~ is what the quantized model
-    gives the op, X what the float one does. The op is linear, so that the error is a function of the moments of its
-    inputs: every step sees all data, and none of it is kept. The error of each output channel is measured in that
-    of one weight which is a step off. Scales stay.
+    Minimizes `||V X~ - W X||^2 + sum 1 - |2h - 1|^b` over the choices h of SoftRounding by Adam (Nagel et al., 2020,
+    equation 25, without the activation function behind an op). X~ is what the quantized model gives the op, X what the
+    float one does. The op is linear, so that the error is a function of the moments of its inputs: every step sees all
+    data, and none of it is kept. The error of each output channel is measured in that of one weight which is a step
+    off. Scales stay.
 
     Args:
         steps: of each op.
         learning_rate: of the choices.
-        rounding_weight: of the regularizer, for each weight.
-        warm_up: the part of the steps without it.
     """
 
     stage: ClassVar[Stage] = Stage.ROUNDING
@@ -37,14 +35,11 @@ class AdaRound(RecoveryMethod):
 
     steps: Annotated[int, Field(gt=0)] = 1000
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
-    rounding_weight: Annotated[float, Field(ge=0)] = 1.0
-    warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.2
 
     def obstacle(self, op: WeightedOp) -> str:
-        ordered = isinstance(scheme_of(op.spec), Affine | Codebook)
-        return fixed_codes(op) or (
-            "" if ordered else f"scheme {op.spec.scheme!r} does not tell which codes are neighbours"
-        )
+        if isinstance(scheme_of(op.spec), Affine | Codebook):
+            return fixed_codes(op)
+        return f"scheme {op.spec.scheme!r} does not tell which codes are neighbours"
 
     def units(self, model: PreparedModel) -> list[str]:
         return self.supported(model)
@@ -56,16 +51,12 @@ class AdaRound(RecoveryMethod):
         rounding.finish(op)
 
     def _learn(self, rounding: SoftRounding, error: "OutputError") -> None:
-        optimizer = torch.optim.Adam([rounding.choice], lr=self.learning_rate)
+        optimizer = torch.optim.Adam([rounding.learned], lr=self.learning_rate)
         for step in range(self.steps):
             with torch.enable_grad():
-                loss = error(rounding(error.weight))
-                progress = step / self.steps
-                if progress >= self.warm_up:
-                    sharpness = sharpness_at(progress, warm_up=self.warm_up)
-                    loss = loss + self.rounding_weight * rounding.regularizer(sharpness)
-                optimizer.zero_grad()
-                loss.backward()
+                loss = error(rounding(error.weight)) + rounding.penalty(step / self.steps)
+            optimizer.zero_grad()
+            loss.backward()
             optimizer.step()
 
 
@@ -89,7 +80,7 @@ class OutputError:
         step = op.matrix(rounding.above - rounding.below).square().mean(2, keepdim=True)
         power = moments.own.diagonal(dim1=1, dim2=2).mean(1).to(matrix.dtype)[:, None, None]
         whole = step * power  # what one weight that is a whole step off does by itself
-        self.share = torch.where(whole > 0, 1 / whole, 0.0)
+        self.share = torch.where(whole > 0, PENALTY / whole, 0.0)
 
     def __call__(self, weight: Tensor) -> Tensor:
         change = self.op.matrix(weight - self.weight)

@@ -36,6 +36,7 @@ class RecoveryMethod(BaseModel, ABC):
         stage: see Stage.
         excludes: the names of methods of the same stage that would undo this one or that this one would undo.
         needs_data: whether it reads calibration data.
+        alone: whether it takes no other methods beside it.
 
     Args:
         unsupported: what to do with an op for which the method has no meaning: `error`, or `skip` it.
@@ -50,6 +51,7 @@ class RecoveryMethod(BaseModel, ABC):
     stage: ClassVar[Stage]
     excludes: ClassVar[frozenset[str]] = frozenset()
     needs_data: ClassVar[bool] = True
+    alone: ClassVar[bool] = False
 
     unsupported: Literal["error", "skip"] = "error"
 
@@ -83,6 +85,10 @@ class RecoveryMethod(BaseModel, ABC):
                 f"recovery method {self.name!r} has no meaning for any op: {next(iter(refused.values()))}"
             )
         return [name for name in ops if not obstacles[name]]
+
+    def chosen(self, model: PreparedModel) -> Sequence["RecoveryMethod"]:
+        """What runs in its place, by what the model shows; itself unless told otherwise."""
+        return [self]
 
     def units(self, model: PreparedModel) -> Sequence[str]:
         """The names of the parts that it works on one after another; one, the whole model, unless told otherwise."""

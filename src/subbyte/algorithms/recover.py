@@ -13,6 +13,7 @@ from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.prepared import PreparedModel
 from subbyte.adaptor.pytorch.tensors import tensors_in
 from subbyte.algorithms.method import RecoveryMethod, Stage
+from subbyte.algorithms.registry import as_methods
 from subbyte.algorithms.store import UnitStore
 from subbyte.errors import CalibrationError
 
@@ -42,22 +43,34 @@ def recover(
         ConfigError: a method has no meaning for an op.
         CheckpointError: the folder holds the units of another run, or cannot be written.
     """
-    prepared = PreparedModel(model, batches)
-    for method in methods:
-        if method.needs_data:
-            _check_data(method, batches)
-    store = None if resume is None else UnitStore.of(Path(resume), prepared, methods, seed)
     training = model.training
     model.eval()
+    prepared = PreparedModel(model, batches)
+    store = None if resume is None else UnitStore.of(Path(resume), prepared, methods, seed)
     with prepared.without_cache(), _bar() as bar:
-        for method in methods:
+        for method in _chosen(methods, prepared, store):
             _apply(method, prepared, seed, store, bar)
     model.train(training)
+
+
+def _chosen(
+    methods: Sequence[RecoveryMethod], model: PreparedModel, store: UnitStore | None
+) -> Sequence[RecoveryMethod]:
+    """The methods that run: those of an interrupted run again, where a choice may have hung on how fast it was."""
+    known = None if store is None else store.chosen()
+    chosen = as_methods(known) if known is not None else [each for one in methods for each in one.chosen(model)]
+    for method in chosen:
+        if method.needs_data:
+            _check_data(method, model.batches)
+    if store is not None:
+        store.keep_chosen(chosen)
+    return chosen
 
 
 def _apply(method: RecoveryMethod, model: PreparedModel, seed: int, store: UnitStore | None, bar: Progress) -> None:
     if method.stage > Stage.FLOAT:
         model.keep_reference()
+    model.forget_calls()
     units = list(method.units(model))
     task = bar.add_task(str(method), total=len(units))
     for unit in units:

@@ -98,6 +98,9 @@ def _check_order(methods: Sequence[RecoveryMethod]) -> None:
                 f"({before.stage.name.lower()}), whose work it would undo; the order is "
                 f"{', '.join(stage.name.lower() for stage in Stage)}: put it before"
             )
+    alone = [method for method in methods if method.alone]
+    if alone and len(methods) > 1:
+        raise ConfigError(f"recover: {alone[0].name!r} chooses methods by itself; name no other beside it")
     names = [method.name for method in methods]
     for method in methods:
         if names.count(method.name) > 1:

@@ -1,4 +1,4 @@
-"""Rounding that is learned: each weight moves between the two grid values around it."""
+"""Rounding that is learned softly: each weight moves between the two grid values around it."""
 
 import math
 
@@ -6,60 +6,48 @@ import torch
 from torch import Tensor
 
 from subbyte.adaptor.pytorch.prepared import WeightedOp
-from subbyte.numerics import expand, neighbours
-from subbyte.spec import QuantParams
+from subbyte.algorithms.learned_rounding import LearnedRounding
+from subbyte.numerics import neighbours
 
+WARM_UP = 0.2  # the part of the steps in which choices move freely
+PENALTY = 0.01  # of a weight that lies half-way
 _STRETCH_LOW, _STRETCH_HIGH = -0.1, 1.1  # so that 0 and 1 are reached, and left again
 
 
-class SoftRounding:
+class SoftRounding(LearnedRounding):
     """`f (below + h(v) (above - below))` with h(v) = clamp(1.2 sigmoid(v) - 0.1, 0, 1), begun at the weight itself.
 
-    AdaRound (Nagel et al., 2020), equations 22 to 24; between the values of a codebook as between whole numbers. The
-    factor f of each scale, 1 at first, can be learned too: with few codes a scale that serves the output beats the one
-    that serves the weight.
-
-    Args:
-        op: whose weight it is.
+    AdaRound (Nagel et al., 2020), equations 22 to 24; between the values of a codebook as between whole numbers.
     """
 
     def __init__(self, op: WeightedOp) -> None:
+        super().__init__(op)
         weight = op.weight
-        self.spec, self.params = op.spec, op.params
         self.below, self.above = neighbours(weight, self.params, self.spec)
         part = ((weight - self.below) / (self.above - self.below)).clamp(0.01, 0.99)
         share = (part - _STRETCH_LOW) / (_STRETCH_HIGH - _STRETCH_LOW)
-        self.choice = torch.log(share / (1 - share)).requires_grad_()
-        # Other formats hold few scales: a learned one would have to be rounded.
-        self.factor = torch.ones_like(self.params.scale).requires_grad_(self.spec.scale_format == "fp32")
+        self.learned = torch.log(share / (1 - share)).requires_grad_()
+        self.unit = 1.0
 
     def __call__(self, weight: Tensor) -> Tensor:
-        values = torch.lerp(self.below, self.above, self.share())
-        return (values * expand(self.factor, values.shape, self.spec)).to(weight.dtype)
+        return (torch.lerp(self.below, self.above, self.share()) * self.spread_factor()).to(weight.dtype)
 
     def share(self) -> Tensor:
         """How far each weight is from the grid value below to that above: 0..1."""
-        stretched = torch.sigmoid(self.choice) * (_STRETCH_HIGH - _STRETCH_LOW) + _STRETCH_LOW
+        stretched = torch.sigmoid(self.learned) * (_STRETCH_HIGH - _STRETCH_LOW) + _STRETCH_LOW
         return stretched.clamp(0, 1)
 
-    def regularizer(self, sharpness: float) -> Tensor:
-        """`sum 1 - |2 h(v) - 1|^sharpness`: what pulls each choice to 0 or 1."""
-        return (1 - (2 * self.share() - 1).abs().pow(sharpness)).sum()
+    def penalty(self, progress: float) -> Tensor | float:
+        """`0.01 sum 1 - |2 h(v) - 1|^b`, which pulls each choice to 0 or 1; none in the warm-up."""
+        if progress < WARM_UP:
+            return 0.0
+        return PENALTY * (1 - (2 * self.share() - 1).abs().pow(sharpness_at(progress))).sum()
 
-    def finish(self, op: WeightedOp) -> None:
-        """Give the op the codes that were chosen, and the scales that were learned."""
-        factor = self.factor.detach()
-        values = torch.where(self.choice.detach() >= 0, self.above, self.below)
-        op.write_params(QuantParams(self.params.scale * factor, self.params.zero_point))
-        op.write_weight(values * expand(factor, values.shape, self.spec))
+    def chosen(self) -> Tensor:
+        return torch.where(self.learned >= 0, self.above, self.below) * self.spread_factor()
 
 
-def sharpness_at(progress: float, *, warm_up: float, begin: float = 20.0, end: float = 2.0) -> float:
-    """The exponent of the regularizer, falling from `begin` to `end` by a half cosine after the warm-up.
-
-    Args:
-        progress: 0..1.
-        warm_up: the part of it in which choices move freely.
-    """
-    done = max(0.0, (progress - warm_up) / (1 - warm_up))
+def sharpness_at(progress: float, *, begin: float = 20.0, end: float = 2.0) -> float:
+    """The exponent b of the penalty: `begin` in the warm-up, then falling to `end` by a half cosine."""
+    done = max(0.0, (progress - WARM_UP) / (1 - WARM_UP))
     return end + 0.5 * (begin - end) * (1 + math.cos(math.pi * done))

@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -16,7 +17,7 @@ from subbyte.adaptor.pytorch.prepared import PreparedModel
 from subbyte.algorithms.method import RecoveryMethod
 from subbyte.errors import CheckpointError
 
-_RUN = "run.json"
+_RUN, _CHOSEN = "run.json", "methods.json"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,29 @@ class UnitStore:
                 "configuration and the data); name another folder, or remove this one"
             )
         return cls(folder)
+
+    def chosen(self) -> list[dict[str, Any]] | None:
+        """The methods that `keep_chosen` was given, each as `{name: options}`; None where it has not been called."""
+        path = self.folder / _CHOSEN
+        if not path.exists():
+            return None
+        try:
+            found: list[dict[str, Any]] = json.loads(path.read_text("utf8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"resume: {path} is damaged ({error}); remove the folder to begin anew") from error
+        return found
+
+    def keep_chosen(self, methods: Sequence[RecoveryMethod]) -> None:
+        """Write down which methods run.
+
+        Raises:
+            CheckpointError: the folder cannot be written.
+        """
+        try:
+            named = [{method.name: method.model_dump(mode="json")} for method in methods]
+            _write(self.folder / _CHOSEN, json.dumps(named, indent=1).encode())
+        except OSError as error:
+            raise CheckpointError(f"resume: {self.folder} cannot be written: {error}") from error
 
     def versions(self, model: nn.Module) -> dict[str, tuple[int, int]]:
         """What tells whether a tensor of the model has been changed."""

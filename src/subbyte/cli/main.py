@@ -10,12 +10,13 @@ from subbyte.cli.capability_tables import check_capability, show_capability
 from subbyte.cli.command import Application, Command
 from subbyte.cli.console import out
 from subbyte.cli.demo import run_demo
+from subbyte.cli.doctor import examine
 from subbyte.cli.dtype_table import dtype_table
 from subbyte.cli.kernel_table import kernel_table
 from subbyte.cli.quantize import quantize_recipe
 from subbyte.export.checkpoint import read_report
-from subbyte.export.json_text import json_text
 from subbyte.report import Summary
+from subbyte.report.json_text import json_text
 
 app = typer.Typer(
     cls=Application,
@@ -86,6 +87,24 @@ def summary(
         typer.echo(json_text(report.to_dict(), indent=2))
     else:
         out().print(report)
+
+
+@app.command("doctor", cls=Command)
+def doctor(
+    recipe: Annotated[
+        Path, typer.Argument(metavar="RECIPE.yaml", help="Names the float model, its data and a config.")
+    ],
+    checkpoint: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Examine this saved model instead of quantizing.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page with charts, too.")] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the figures, too.")] = None,
+) -> None:
+    """Tell where a quantized model loses accuracy, and what may help.
+
+    Runs the float model and the quantized one on the recipe's data and compares them op by op; saves no model.
+    """
+    examine(recipe, checkpoint, [page for page in (html, json) if page is not None])
 
 
 @app.command("dtypes", cls=Command)

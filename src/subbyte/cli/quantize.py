@@ -1,6 +1,7 @@
 """`subbyte quantize`: a recipe in; a checkpoint and the table of what it holds out."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,25 +34,9 @@ def quantize_recipe(path: Path) -> None:
 
 def _run(recipe: RecipeFile) -> None:
     values = recipe.values
-    capability = recipe.loaded_capability()
-    note(f"loading {values.model}")
-    model = load_model(values.model, recipe.folder, recipe.at("model"))
-    if values.weights is not None:
-        _load_weights(model, recipe.beside(values.weights), recipe.at("weights"))
-    model.eval()
+    model = float_model(recipe)
     measure = _measure(recipe)
-    data = _data(recipe)
-    note("quantizing")
-    try:
-        quantized = quantize(model, recipe.request(), data, first_last=values.first_last, capability=capability)
-    except UserCodeError:
-        raise
-    except ConfigError as error:
-        raise ConfigError(f"{recipe.at('config')}: {error}") from error
-    except CalibrationError as error:
-        raise CalibrationError(f"{recipe.at('data')}: {error}") from error
-    except ModelError as error:
-        raise ModelError(f"{recipe.at('model')}: {error}") from error
+    quantized = quantized_as(recipe, model)
     # Only now, so that a wrong request is told at once; the float model is as it was.
     before, after = measure(model), measure(quantized)
     output = recipe.beside(values.output)
@@ -60,6 +45,48 @@ def _run(recipe: RecipeFile) -> None:
     if before is not None:
         say(f"{values.evaluate}: {before:.6g} before, {after:.6g} after")
     say(f"saved to {output} ({output.stat().st_size:,} bytes)")
+
+
+def float_model(recipe: RecipeFile) -> nn.Module:
+    """The model that a recipe names, with the weights that it names, in eval().
+
+    Raises:
+        ConfigError: one of them cannot be loaded.
+    """
+    values = recipe.values
+    note(f"loading {values.model}")
+    model = load_model(values.model, recipe.folder, recipe.at("model"))
+    if values.weights is not None:
+        _load_weights(model, recipe.beside(values.weights), recipe.at("weights"))
+    return model.eval()
+
+
+def quantized_as(recipe: RecipeFile, model: nn.Module) -> nn.Module:
+    """The model quantized as a recipe says.
+
+    Raises:
+        SubbyteError: the recipe does not fit the model or the data; with the line.
+    """
+    capability = recipe.loaded_capability()
+    data = data_of(recipe)
+    note("quantizing")
+    with told_of(recipe):
+        return quantize(model, recipe.request(), data, first_last=recipe.values.first_last, capability=capability)
+
+
+@contextmanager
+def told_of(recipe: RecipeFile) -> Iterator[None]:
+    """Begin the errors of what runs meanwhile with the line of the recipe that they come from."""
+    try:
+        yield
+    except UserCodeError:
+        raise
+    except ConfigError as error:
+        raise ConfigError(f"{recipe.at('config')}: {error}") from error
+    except CalibrationError as error:
+        raise CalibrationError(f"{recipe.at('data')}: {error}") from error
+    except ModelError as error:
+        raise ModelError(f"{recipe.at('model')}: {error}") from error
 
 
 def _load_weights(model: nn.Module, path: Path, where: str) -> None:
@@ -77,7 +104,12 @@ def _load_weights(model: nn.Module, path: Path, where: str) -> None:
             raise ConfigError(f"{where}: {path} {problem}: {shown}")
 
 
-def _data(recipe: RecipeFile) -> Any:
+def data_of(recipe: RecipeFile) -> Any:
+    """The batches that a recipe names; None where it names none.
+
+    Raises:
+        ConfigError: they cannot be loaded.
+    """
     reference = recipe.values.data
     if reference is None:
         return None

@@ -20,10 +20,10 @@ from subbyte.adaptor.pytorch.state import QuantizationState, hold, state_of
 from subbyte.adaptor.pytorch.structure import check_structure
 from subbyte.errors import CheckpointError, ModelError
 from subbyte.export.header import state_from, state_header
-from subbyte.export.json_text import number
 from subbyte.export.safe_file import read, write
 from subbyte.numerics import QuantizedTensor
 from subbyte.report import summary
+from subbyte.report.json_text import number
 from subbyte.spec import OpConfig, TensorSpec
 
 

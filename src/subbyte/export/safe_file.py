@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from subbyte.errors import CheckpointError
-from subbyte.export.json_text import json_text
+from subbyte.report.json_text import json_text
 
 _HEADER, _DIGEST = "subbyte", "sha256"
 

@@ -38,24 +38,30 @@ def fingerprint(model: nn.Module) -> Fingerprint:
     return parts
 
 
-def difference(before: Fingerprint, now: Fingerprint) -> str:
-    """In what the models of two fingerprints differ, in words; empty where they do not."""
-    found = list(_differences(before, now))
+def difference(before: Fingerprint, now: Fingerprint, where: str = "the checkpoint") -> str:
+    """In what the models of two fingerprints differ, in words; empty where they do not.
+
+    Args:
+        before: as it was stored.
+        now: of the model at hand.
+        where: what the first was stored in.
+    """
+    found = list(_differences(before, now, where))
     more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return "; ".join(islice(found, _SHOWN)) + more
 
 
-def _differences(before: Fingerprint, now: Fingerprint) -> Iterator[str]:
+def _differences(before: Fingerprint, now: Fingerprint, where: str) -> Iterator[str]:
     for part in {**before, **now}:
         if part not in now:
-            yield f"{part} is in the checkpoint only"
+            yield f"{part} is in {where} only"
         elif part not in before:
             yield f"{part} is in this model only"
         else:
             for key in {**before[part], **now[part]}:
                 was, is_now = (settings.get(key, "not set") for settings in (before[part], now[part]))
                 if was != is_now:
-                    yield f"{key} of {part} is {was} in the checkpoint, {is_now} in this model"
+                    yield f"{key} of {part} is {was} in {where}, {is_now} in this model"
 
 
 def _module_settings(module: nn.Module) -> dict[str, str]:

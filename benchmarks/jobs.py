@@ -1,0 +1,125 @@
+"""Measurements that take minutes each, every one in a process of its own, kept so that an interrupted run goes on."""
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import resident
+import torch
+from rich.progress import Progress
+from torch import nn
+
+from networks import Judged, Metric
+
+KEPT = Path(__file__).resolve().parents[1] / "build" / "jobs"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One network quantized in one way.
+
+    Args:
+        network: by name.
+        precision: by its name in the plan.
+        method: by its label in the plan.
+        seed: of the calibration samples and of the method.
+        quick: few samples and few steps.
+    """
+
+    network: str
+    precision: str
+    method: str
+    seed: int
+    quick: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.network} {self.precision}, {self.method}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a job.
+
+    Args:
+        samples: what the model gave on the test data, as in `Judged`; empty where there is no model.
+        seconds: that making it took.
+        peak: by how many bytes resident memory grew at most meanwhile.
+        problem: why there is no model.
+    """
+
+    samples: list[list[float]]
+    seconds: float = 0.0
+    peak: int = 0
+    problem: str = ""
+
+    def judged(self, metric: Metric) -> Judged:
+        return Judged(metric, torch.tensor(self.samples, dtype=torch.float64))
+
+
+def measured(make: Callable[[], nn.Module], judge: Callable[[nn.Module], Judged]) -> Outcome:
+    """Make a model, and then judge it."""
+    resident.forget_peak()
+    before, start = resident.resident(), time.perf_counter()
+    model = make()
+    seconds, peak = time.perf_counter() - start, resident.peak() - before
+    return Outcome(judge(model).samples.tolist(), seconds, peak)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a script of jobs takes."""
+    parser.add_argument("--job", help=argparse.SUPPRESS)  # run it, as a child of this script,
+    parser.add_argument("--outcome", type=Path, help=argparse.SUPPRESS)  # and write the outcome here
+    parser.add_argument("--again", action="store_true", help="measure what was measured before: do so after a change")
+
+
+def run_child(options: argparse.Namespace, run: Callable[[Job], Outcome]) -> None:
+    """Run the job that the parent asks for, and leave it the outcome."""
+    outcome = run(Job(**json.loads(options.job)))
+    options.outcome.write_text(json.dumps(asdict(outcome)))
+
+
+def run_all(jobs: Sequence[Job], arguments: Sequence[Any], *, again: bool) -> dict[Job, Outcome]:
+    """Run this script once for each job, one after another.
+
+    Args:
+        jobs: what to run.
+        arguments: further ones for the script.
+        again: also run those of which an outcome is kept.
+    """
+    outcomes = {}
+    with Progress(transient=True) as progress:
+        task = progress.add_task("", total=len(jobs))
+        for job in jobs:
+            progress.update(task, description=str(job))
+            outcomes[job] = _outcome(job, arguments, again=again)
+            progress.advance(task)
+    return outcomes
+
+
+def _outcome(job: Job, arguments: Sequence[Any], *, again: bool) -> Outcome:
+    """As kept, or by running the job; one that failed is tried anew by the next run."""
+    script, asked = Path(sys.argv[0]), json.dumps(asdict(job))
+    kept = KEPT / script.stem / f"{hashlib.sha256(asked.encode()).hexdigest()[:16]}.json"
+    if again or not kept.is_file():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = kept.with_suffix(".part")
+        command = [sys.executable, script, "--job", asked, "--outcome", unfinished, *arguments]
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+        if done.returncode:
+            return Outcome([], problem=_complaint(done))
+        unfinished.replace(kept)
+    return Outcome(**json.loads(kept.read_text()))
+
+
+def _complaint(done: subprocess.CompletedProcess[str]) -> str:
+    """The first line of the error that ended a process."""
+    traceback = done.stderr.rpartition("Traceback (most recent call last):\n")[2]
+    raised = [line for line in traceback.splitlines() if line[:1].isalpha()]
+    return raised[0] if raised else f"ended with {done.returncode}"

@@ -1,0 +1,129 @@
+"""What the benchmark of recovery runs: precisions with their goals, and methods, for each network."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from subbyte import PostTrainingQuantConfig
+
+NONE = "none"  # the label of what min-max gives by itself
+FLOAT = "fp32"  # the precision of the float model
+SEEDS = (0, 1, 2)
+QUICK_SEEDS = (0,)
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How a network is quantized.
+
+    Args:
+        config: for the library.
+        loss: how much worse than fp32 the metric may be; None is reported only.
+        remark: what the name does not say.
+    """
+
+    config: PostTrainingQuantConfig
+    loss: float | None = None
+    remark: str = ""
+
+
+def _ends_int8(shorthand: str, loss: float | None) -> Precision:
+    return Precision(PostTrainingQuantConfig(precision=shorthand, first_last="int8"), loss, "first and last layer int8")
+
+
+def _in_blocks(shorthand: str, loss: float | None, *schemes: str) -> Precision:
+    """Weights of the linear maps within the blocks of a Llama, as those quantize it that others publish."""
+    types: dict[str, object] = {"Embedding": "fp32"}
+    if schemes:
+        types["Linear"] = {"weight": {"scheme": list(schemes)}}
+    config = PostTrainingQuantConfig(precision=shorthand, op_type_dict=types, op_name_dict={"head": "fp32"})
+    return Precision(config, loss, f"linear maps within blocks, {schemes[0] if schemes else 'sym'}")
+
+
+_IMAGES = {
+    "w8a8": _ends_int8("w8a8", 0.1),
+    "w4a8": _ends_int8("w4a8", 0.2),
+    "w4a4": _ends_int8("w4a4", 0.5),
+    "w3a3": _ends_int8("w3a3", 2.0),
+    "w2a8": _ends_int8("w2a8", 4.0),
+}
+PRECISIONS: dict[str, dict[str, Precision]] = {
+    "resnet20": _IMAGES,
+    "resnet32": _IMAGES,
+    "stories260K": {
+        "w4:g32": _in_blocks("w4:g32", 0.05, "asym"),
+        "w3:g32": _in_blocks("w3:g32", 0.30, "asym"),
+        "w2:g32": _in_blocks("w2:g32", None, "asym"),
+        "wternary:g32": _in_blocks("wternary:g32", None),
+        "w4:g32:all": Precision(PostTrainingQuantConfig(precision="w4:g32"), remark="embedding and head too, sym"),
+    },
+    "minilm": {
+        "w8a8": _ends_int8("w8a8", 0.3),
+        "w4a8": _ends_int8("w4a8", 0.8),
+        "w4a4": _ends_int8("w4a4", None),
+    },
+}
+
+
+def _labelled(*rows: Sequence[str]) -> dict[str, Sequence[str]]:
+    return {" + ".join(row) or NONE: row for row in rows}
+
+
+_FOR_IMAGES = _labelled(
+    [],
+    ["bias_correction"],
+    ["batch_norm"],
+    ["equalize"],
+    ["clip"],
+    ["hqq"],
+    ["gptq"],
+    ["adaround"],
+    ["reconstruct"],
+    ["equalize", "bias_correction"],
+    ["clip", "gptq", "bias_correction"],
+    ["clip", "adaround", "bias_correction"],
+    ["clip", "reconstruct"],
+    ["reconstruct", "bias_correction"],
+    ["auto"],
+)
+METHODS: dict[str, dict[str, Sequence[str]]] = {
+    "resnet20": _FOR_IMAGES,
+    "resnet32": _FOR_IMAGES,
+    "stories260K": _labelled(
+        [],
+        ["rotate"],
+        ["awq"],
+        ["hqq"],
+        ["gptq"],
+        ["adaround"],
+        ["reconstruct"],
+        ["awq", "hqq"],
+        ["awq", "gptq"],
+        ["rotate", "gptq"],
+        ["auto"],
+    ),
+    "minilm": _labelled(
+        [],
+        ["bias_correction"],
+        ["smoothquant"],
+        ["rotate"],
+        ["awq"],
+        ["clip"],
+        ["hqq"],
+        ["gptq"],
+        ["reconstruct"],
+        ["smoothquant", "gptq"],
+        ["rotate", "gptq"],
+        ["clip", "gptq", "bias_correction"],
+        ["auto"],
+    ),
+}
+
+QUICK_PRECISIONS = {"resnet20": ["w4a4"], "resnet32": ["w4a4"], "stories260K": ["w3:g32"], "minilm": ["w4a8"]}
+QUICK_METHODS = [NONE, "bias_correction", "gptq"]
+QUICK_OPTIONS = {"adaround": {"steps": 20}, "reconstruct": {"steps": 20}}
+
+
+def recover(method: str, network: str, *, quick: bool) -> list[dict[str, object]]:
+    """What the library is asked for; ops for which a method has no meaning, as lookups in tables, are passed over."""
+    options = QUICK_OPTIONS if quick else {}
+    return [{name: {"unsupported": "skip", **options.get(name, {})}} for name in METHODS[network][method]]

@@ -1,0 +1,86 @@
+"""auto: methods chosen by what the model and the calibration data show."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Generator
+
+from subbyte.adaptor.pytorch.prepared import PreparedModel
+from subbyte.algorithms.method import RecoveryMethod, Stage
+from subbyte.algorithms.registry import as_methods, register_algorithm
+from subbyte.errors import ConfigError
+
+ENOUGH = 30.0  # dB of a weight or an input: seven bits and more give that
+OUTLIERS = 20.0  # times the typical channel
+_STEP_COST = 6.0  # a step of learning beside a forward of as many samples, over all blocks
+_LEAST_STEPS, _MOST_STEPS = 100, 2000
+
+
+@register_algorithm("auto")
+class Auto(RecoveryMethod):
+    """Choose methods and their effort.
+
+    * `smoothquant`, where static inputs of linear maps have channels far beyond the others and something before them
+      can take the factor;
+    * where weights or inputs lose much: `reconstruct` with as many steps as the time allows; `gptq` where that is too
+      few, or activations stay float; `hqq` without data;
+    * `bias_correction` where there is data and nothing was reconstructed.
+
+    Args:
+        minutes: that the chosen methods may take, as estimated by the time of one forward.
+    """
+
+    stage: ClassVar[Stage] = Stage.FLOAT
+    needs_data: ClassVar[bool] = False
+    alone: ClassVar[bool] = True
+
+    minutes: Annotated[float, Field(gt=0)] = 5.0
+
+    def chosen(self, model: PreparedModel) -> Sequence[RecoveryMethod]:
+        return as_methods([{name: {**options, "unsupported": "skip"}} for name, options in self._choose(model)])
+
+    def apply(self, model: PreparedModel, unit: str, generator: Generator) -> None:
+        raise AssertionError("what was chosen runs in its place")
+
+    def _choose(self, model: PreparedModel) -> Iterator[tuple[str, dict[str, Any]]]:
+        if not (model.ops or model.projections):
+            raise ConfigError("recovery method 'auto': the model has no quantized weight")
+        loses = min([*model.state.weight_sqnr.values(), *model.state.activation_sqnr.values()]) < ENOUGH
+        if not model.batches:
+            if loses:
+                yield "hqq", {}
+            return
+        if model.input_quantizers and _has_outliers(model):
+            yield "smoothquant", {}
+        steps = self._steps(model)
+        if loses and model.input_quantizers and steps >= _LEAST_STEPS:
+            yield "reconstruct", {"steps": min(steps, _MOST_STEPS)}
+            return
+        if loses:
+            yield "gptq", {}
+        yield "bias_correction", {}
+
+    def _steps(self, model: PreparedModel) -> int:
+        """How many steps of reconstruction the time allows."""
+        batch = model.batches[0]
+        start = time.perf_counter()
+        model.run(batch)
+        seconds = (time.perf_counter() - start) / batch.samples
+        return int(60 * self.minutes / (32 * seconds * _STEP_COST))
+
+
+def _has_outliers(model: PreparedModel) -> bool:
+    """Whether an input of a linear map has a channel far beyond the typical one."""
+    return any(_spread(model, name) > OUTLIERS for name, op in model.ops.items() if op.type in ("Linear", "Conv1D"))
+
+
+def _spread(model: PreparedModel, name: str) -> float:
+    calls = next(model.float_calls(name))
+    if not calls:
+        return 0.0
+    largest = torch.stack([call.input.abs().flatten(0, -2).amax(0) for call in calls]).amax(0)
+    typical = float(largest.median())
+    return float(largest.max()) / typical if typical > 0 else 0.0
