@@ -11,7 +11,7 @@ from subbyte.algorithms.input_moments import InputMoments, input_moments
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.obstacles import fixed_codes
 from subbyte.algorithms.registry import register_algorithm
-from subbyte.algorithms.soft_rounding import SoftRounding
+from subbyte.algorithms.soft_rounding import PENALTY, SoftRounding
 from subbyte.numerics import Affine, Codebook, scheme_of
 
 
@@ -19,16 +19,15 @@ from subbyte.numerics import Affine, Codebook, scheme_of
 class AdaRound(RecoveryMethod):
     """Learn, op by op, which of its two neighbours on the grid each weight is rounded to.
 
-    Minimizes `||V X~ - W X||^2 + rounding_weight * sum 1 - |2h - 1|^b` over the choices h of SoftRounding by Adam
-    (Nagel et al., 2020, equation 25, without the activation function behind an op). X~ is what the quantized model
-    gives the op, X what the float one does. The op is linear, so that the error is a function of the moments of its
-    inputs: every step sees all data, and none of it is kept. The error of each output channel is measured in that
-    of one weight which is a step off. Scales stay.
+    Minimizes `||V X~ - W X||^2 + sum 1 - |2h - 1|^b` over the choices h of SoftRounding by Adam (Nagel et al., 2020,
+    equation 25, without the activation function behind an op). X~ is what the quantized model gives the op, X what the
+    float one does. The op is linear, so that the error is a function of the moments of its inputs: every step sees all
+    data, and none of it is kept. The error of each output channel is measured in that of one weight which is a step
+    off. Scales stay.
 
     Args:
         steps: of each op.
         learning_rate: of the choices.
-        rounding_weight: of the penalty, for each weight.
     """
 
     stage: ClassVar[Stage] = Stage.ROUNDING
@@ -36,20 +35,18 @@ class AdaRound(RecoveryMethod):
 
     steps: Annotated[int, Field(gt=0)] = 1000
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
-    rounding_weight: Annotated[float, Field(ge=0)] = 1.0
 
     def obstacle(self, op: WeightedOp) -> str:
-        ordered = isinstance(scheme_of(op.spec), Affine | Codebook)
-        return fixed_codes(op) or (
-            "" if ordered else f"scheme {op.spec.scheme!r} does not tell which codes are neighbours"
-        )
+        if isinstance(scheme_of(op.spec), Affine | Codebook):
+            return fixed_codes(op)
+        return f"scheme {op.spec.scheme!r} does not tell which codes are neighbours"
 
     def units(self, model: PreparedModel) -> list[str]:
         return self.supported(model)
 
     def apply(self, model: PreparedModel, unit: str, generator: Generator) -> None:
         op = model.ops[unit]
-        rounding = SoftRounding(op, self.rounding_weight)
+        rounding = SoftRounding(op)
         self._learn(rounding, OutputError(op, input_moments(model, unit), rounding))
         rounding.finish(op)
 
@@ -58,8 +55,8 @@ class AdaRound(RecoveryMethod):
         for step in range(self.steps):
             with torch.enable_grad():
                 loss = error(rounding(error.weight)) + rounding.penalty(step / self.steps)
-                optimizer.zero_grad()
-                loss.backward()
+            optimizer.zero_grad()
+            loss.backward()
             optimizer.step()
 
 
@@ -83,7 +80,7 @@ class OutputError:
         step = op.matrix(rounding.above - rounding.below).square().mean(2, keepdim=True)
         power = moments.own.diagonal(dim1=1, dim2=2).mean(1).to(matrix.dtype)[:, None, None]
         whole = step * power  # what one weight that is a whole step off does by itself
-        self.share = torch.where(whole > 0, 1 / whole, 0.0)
+        self.share = torch.where(whole > 0, PENALTY / whole, 0.0)
 
     def __call__(self, weight: Tensor) -> Tensor:
         change = self.op.matrix(weight - self.weight)

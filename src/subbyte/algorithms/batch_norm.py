@@ -41,11 +41,12 @@ class BatchNormStatistics(RecoveryMethod):
         return model.in_order(found)
 
     def apply(self, model: PreparedModel, unit: str, generator: Generator) -> None:
-        calls = chain.from_iterable(model.quantized_calls(unit))
         if unit in model.ops:
             op = model.ops[unit]
-            _renew_folded(op, ChannelMoments.of((op.by_channel(call.result) for call in calls), unit))
+            outputs = (op.by_channel(call.result) for call in model.op_calls(unit))
+            _renew_folded(op, ChannelMoments.of(outputs, unit))
         else:
+            calls = chain.from_iterable(model.quantized_calls(unit))
             inputs = (call.input.movedim(1, 0).flatten(1) for call in calls)
             _write(model.model.get_submodule(unit), ChannelMoments.of(inputs, unit))
 

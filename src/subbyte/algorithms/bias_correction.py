@@ -1,7 +1,6 @@
 """bias_correction: what quantization adds to the mean of each output channel, taken off again."""
 
 from collections.abc import Iterator
-from itertools import chain
 from typing import ClassVar
 
 from torch import Generator, Tensor
@@ -32,10 +31,10 @@ class BiasCorrection(RecoveryMethod):
 
     def apply(self, model: PreparedModel, unit: str, generator: Generator) -> None:
         op = model.ops[unit]
-        wanted = ChannelMoments.of(_outputs(op, model.float_calls(unit)), unit)
-        given = ChannelMoments.of(_outputs(op, model.quantized_calls(unit)), unit)
+        wanted = ChannelMoments.of(_outputs(op, model.float_op_calls(unit)), unit)
+        given = ChannelMoments.of(_outputs(op, model.op_calls(unit)), unit)
         op.shift_output((wanted.mean - given.mean).float())
 
 
-def _outputs(op: WeightedOp, batches: Iterator[list[Call]]) -> Iterator[Tensor]:
-    return (op.by_channel(call.result) for call in chain.from_iterable(batches))
+def _outputs(op: WeightedOp, calls: Iterator[Call]) -> Iterator[Tensor]:
+    return (op.by_channel(call.result) for call in calls)

@@ -61,7 +61,7 @@ class Gptq(RecoveryMethod):
             moments = input_moments(model, op.name)
             hessian = damped(moments.own, self.damping)
             return _corrected(weight, moments, hessian), hessian
-        calls = model.float_calls(op.name) if self.inputs == "float" else model.quantized_calls(op.name)
+        calls = model.float_op_calls(op.name) if self.inputs == "float" else model.op_calls(op.name)
         return weight, damped(second_moment(op, calls), self.damping)
 
     def _order(self, hessian: Tensor) -> Tensor:

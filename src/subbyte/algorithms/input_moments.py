@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain
 
 from torch import Tensor
 
@@ -25,14 +24,14 @@ class InputMoments:
     cross: Tensor
 
 
-def second_moment(op: WeightedOp, batches: Iterable[list[Call]]) -> Tensor:
+def second_moment(op: WeightedOp, calls: Iterable[Call]) -> Tensor:
     """The mean of `x x^T` over the columns that an op meets in some calls: [groups, inputs, inputs], float64.
 
     Raises:
         CalibrationError: there is no call.
     """
     mean = _Mean(op.name)
-    for call in chain.from_iterable(batches):
+    for call in calls:
         x = op.columns(call.quantized_input.float())
         mean.add(x, x)
     return mean.value()
@@ -45,11 +44,10 @@ def input_moments(model: PreparedModel, name: str) -> InputMoments:
         CalibrationError: no calibration batch reaches the op.
     """
     op, own, cross = model.ops[name], _Mean(name), _Mean(name)
-    for calls, float_calls in zip(model.quantized_calls(name), model.float_calls(name), strict=True):
-        for call, float_call in zip(calls, float_calls, strict=True):
-            x = op.columns(call.quantized_input.float())
-            own.add(x, x)
-            cross.add(op.columns(float_call.input.float()), x)
+    for call, float_call in zip(model.op_calls(name), model.float_op_calls(name), strict=True):
+        x = op.columns(call.quantized_input.float())
+        own.add(x, x)
+        cross.add(op.columns(float_call.input.float()), x)
     return InputMoments(own.value(), cross.value())
 
 

@@ -70,6 +70,7 @@ def _chosen(
 def _apply(method: RecoveryMethod, model: PreparedModel, seed: int, store: UnitStore | None, bar: Progress) -> None:
     if method.stage > Stage.FLOAT:
         model.keep_reference()
+    model.forget_calls()
     units = list(method.units(model))
     task = bar.add_task(str(method), total=len(units))
     for unit in units:

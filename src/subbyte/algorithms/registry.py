@@ -112,6 +112,6 @@ def _check_order(methods: Sequence[RecoveryMethod]) -> None:
         for other in methods:
             if other.name in method.excludes:
                 raise RecoveryError(
-                    f"recovery methods: {method.name!r} and {other.name!r} do the same in two ways, so that one would undo the "
-                    "other; keep one of them"
+                    f"recovery methods: {method.name!r} and {other.name!r} do the same in two ways, so that one would "
+                    "undo the other; keep one of them"
                 )

@@ -10,6 +10,7 @@ from subbyte.algorithms.learned_rounding import LearnedRounding
 from subbyte.numerics import neighbours
 
 WARM_UP = 0.2  # the part of the steps in which choices move freely
+PENALTY = 0.01  # of a weight that lies half-way
 _STRETCH_LOW, _STRETCH_HIGH = -0.1, 1.1  # so that 0 and 1 are reached, and left again
 
 
@@ -17,15 +18,10 @@ class SoftRounding(LearnedRounding):
     """`f (below + h(v) (above - below))` with h(v) = clamp(1.2 sigmoid(v) - 0.1, 0, 1), begun at the weight itself.
 
     AdaRound (Nagel et al., 2020), equations 22 to 24; between the values of a codebook as between whole numbers.
-
-    Args:
-        op: whose weight it is.
-        pull: how strongly the penalty draws each choice to 0 or 1.
     """
 
-    def __init__(self, op: WeightedOp, pull: float = 0.01) -> None:
+    def __init__(self, op: WeightedOp) -> None:
         super().__init__(op)
-        self.pull = pull
         weight = op.weight
         self.below, self.above = neighbours(weight, self.params, self.spec)
         part = ((weight - self.below) / (self.above - self.below)).clamp(0.01, 0.99)
@@ -42,10 +38,10 @@ class SoftRounding(LearnedRounding):
         return stretched.clamp(0, 1)
 
     def penalty(self, progress: float) -> Tensor | float:
-        """`pull sum 1 - |2 h(v) - 1|^b`; none in the warm-up."""
+        """`0.01 sum 1 - |2 h(v) - 1|^b`, which pulls each choice to 0 or 1; none in the warm-up."""
         if progress < WARM_UP:
             return 0.0
-        return self.pull * (1 - (2 * self.share() - 1).abs().pow(sharpness_at(progress))).sum()
+        return PENALTY * (1 - (2 * self.share() - 1).abs().pow(sharpness_at(progress))).sum()
 
     def chosen(self) -> Tensor:
         return torch.where(self.learned >= 0, self.above, self.below) * self.spread_factor()

@@ -1,7 +1,7 @@
 """The calls that one module of a model gets, batch by batch."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,12 @@ def calls_of(model: nn.Module, module: nn.Module, batch: Batch, most: int | None
         batch: the inputs.
         most: stop the forward after so many calls.
     """
+    with unchanged(model):
+        return calls_during(lambda: batch.copied().run(model), module, most)
+
+
+def calls_during(run: Callable[[], Any], module: nn.Module, most: int | None = None) -> list[Call]:
+    """The calls that a module gets while something runs, which is stopped after `most` of them."""
     found: list[Call] = []
     given: list[tuple[Any, Any, InputQuantizer | None]] = []
 
@@ -89,8 +95,7 @@ def calls_of(model: nn.Module, module: nn.Module, batch: Batch, most: int | None
         module.register_forward_hook(leave, with_kwargs=True),
     ]
     try:
-        with unchanged(model):
-            batch.copied().run(model)
+        run()
     except _Done:
         pass
     finally:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -13,7 +15,7 @@ from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.phase import Phase
 from subbyte.adaptor.pytorch.prepared.blocks import find_blocks
-from subbyte.adaptor.pytorch.prepared.capture import Call, stream_calls
+from subbyte.adaptor.pytorch.prepared.capture import Call, calls_during, stream_calls
 from subbyte.adaptor.pytorch.prepared.chain import Link, find_links
 from subbyte.adaptor.pytorch.prepared.data_flow import DataFlow, data_flow
 from subbyte.adaptor.pytorch.prepared.memory import check_fits
@@ -46,9 +48,11 @@ class PreparedModel:
         self._known_links: Mapping[str, Link] | None = None
         self._last: tuple[str, list[Call], list[Call]] | None = None
         self._flow: DataFlow | None = None
-        found = _weighted_ops(model)
+        self._find_ops()
+
+    def _find_ops(self) -> None:
         order = {op.name: place for place, op in enumerate(self.state.graph)}
-        ranked = sorted(found, key=lambda op: order.get(op.name, len(order)))
+        ranked = sorted(_weighted_ops(self.model), key=lambda op: order.get(op.name, len(order)))
         self.ops = {op.name: op for op in ranked if not isinstance(op.module, Projection)}
         self.projections = {op.name: op for op in ranked if isinstance(op.module, Projection)}
 
@@ -99,6 +103,7 @@ class PreparedModel:
         """Give each op whose weight is another op's too a weight of its own."""
         untie(self.model)
         self._flow = None
+        self._find_ops()
 
     @property
     def reference(self) -> nn.Module:
@@ -145,6 +150,39 @@ class PreparedModel:
             found = self._collect(name, self.quantized_calls(name)), self._collect(name, self.float_calls(name))
         self._last = (name, *found)
         return found
+
+    def op_calls(self, name: str) -> Iterator[Call]:
+        """The calls that an op gets in this model as it is quantized now; see `float_op_calls`."""
+        return self._calls_inside(self.model, name)
+
+    def float_op_calls(self, name: str) -> Iterator[Call]:
+        """The same calls in the reference model.
+
+        Ops are to be asked for in the order they run, with no change but to them and those before: then only the block
+        that holds the op runs, on what `block_calls` keeps.
+        """
+        return self._calls_inside(self.reference, name)
+
+    def _calls_inside(self, model: nn.Module, name: str) -> Iterator[Call]:
+        block = next(block for block in self.blocks() if name in self.ops_of(block))
+        module, most = model.get_submodule(name), None
+        if block == name:
+            yield from chain.from_iterable(stream_calls(model, module, self.batches))
+            return
+        if self._last is None or self._last[0] != block:
+            self.block_calls(block)
+        assert self._last is not None
+        _, quantized, reference = self._last
+        run = _part(model, block)
+        for call in quantized if model is self.model else reference:
+            with torch.no_grad():
+                calls = calls_during(partial(run, call.copied()), module, most)
+            most = max(len(calls), most or 0) or None
+            yield from calls
+
+    def forget_calls(self) -> None:
+        """Keep no calls of a block: before anything is changed that runs before it."""
+        self._last = None
 
     def _collect(self, name: str, stream: Iterable[list[Call]]) -> list[Call]:
         found: list[Call] = []
