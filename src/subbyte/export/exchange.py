@@ -13,8 +13,8 @@ from subbyte.dtypes import DataType, register_dtype
 from subbyte.errors import CheckpointError, ConfigError, DataTypeError
 from subbyte.export.formats.assembled import assembled
 from subbyte.export.formats.contents import contents_of
-from subbyte.export.formats.form import SPECS, Reader, StoredOp, joined
-from subbyte.export.formats.hugging_face import Folder, read_folder
+from subbyte.export.formats.form import SPECS, Reader, StoredOp
+from subbyte.export.formats.hugging_face import CONFIG, Folder, joined, read_folder
 from subbyte.export.formats.integer_weight import own_spec, quantized_tensor
 from subbyte.export.formats.registry import READERS, writer
 from subbyte.numerics import QuantizedTensor
@@ -71,7 +71,7 @@ def _reader(folder: Folder, path: str | Path) -> tuple[Reader, dict[str, Any]]:
             raise CheckpointError(f"{path}: {error}") from None
         if settings is not None:
             return reader, settings
-    method = folder.files.get("config.json", {}).get("quantization_config", {}).get("quant_method")
+    method = folder.files.get(CONFIG, {}).get("quantization_config", {}).get("quant_method")
     found = f"its quant_method is {method!r}" if method else "it says nothing of quantization"
     raise CheckpointError(f"{path} is no checkpoint of compressed-tensors, GPTQ or AWQ: {found}")
 

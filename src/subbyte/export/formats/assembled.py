@@ -1,6 +1,7 @@
 """A converted model from packed weights and float tensors, without calibration."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from subbyte.adaptor.pytorch.prepare import find_later, model_bytes, static_grap
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.state import QuantizationState, hold
 from subbyte.errors import CheckpointError
+from subbyte.export.formats.hugging_face import joined
 from subbyte.numerics import QuantizedTensor
 from subbyte.spec import OpConfig, TuneConfig
 
@@ -61,7 +63,8 @@ def assembled(
 def _state(model: nn.Module, weights: Mapping[str, QuantizedTensor], path: str | Path) -> QuantizationState:
     graph = static_graph(model)
     keys = {name: (name, graph.ops[name].type) for name in weights}
-    configs = {keys[name]: OpConfig(weight.spec, quant_mode="weight_only") for name, weight in weights.items()}
+    specs = {keys[name]: replace(weight.spec, axis=None) for name, weight in weights.items()}  # an op fills its axis in
+    configs = {key: OpConfig(spec, quant_mode="weight_only") for key, spec in specs.items()}
     sources = {key: {"weight": f"the checkpoint {path}"} for key in configs}
     return QuantizationState(
         TuneConfig(configs, sources),
@@ -87,7 +90,7 @@ def _values(
     model: nn.Module, weights: Mapping[str, QuantizedTensor], tensors: Mapping[str, Tensor], path: str | Path
 ) -> dict[str, Tensor]:
     """The float tensors by every name that the model has for them."""
-    quantized = {f"{name}.weight" if name else "weight" for name in weights}
+    quantized = {joined(name, "weight") for name in weights}
     own: dict[str, Any] = {
         name: value for name, value in model.state_dict(keep_vars=True).items() if name not in quantized
     }

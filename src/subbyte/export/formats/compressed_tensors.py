@@ -138,7 +138,7 @@ def _zero_point(op: StoredOp, bits: int, groups: int, *, symmetric: bool) -> Ten
 
 def _unsigned(values: Tensor, bits: int) -> Tensor:
     """Signed codes, one in an int8, as unsigned ones."""
-    low, high = torch.aminmax(values)
+    low, high = (int(end) for end in torch.aminmax(values))
     middle = 1 << (bits - 1)
     if values.dtype != torch.int8 or low < -middle or high >= middle:
         raise CheckpointError(f"its codes are {values.dtype} in {low}..{high}, which are not {bits} bits in an int8")

@@ -14,7 +14,7 @@ from subbyte.adaptor.pytorch.structure import check_structure
 from subbyte.adaptor.pytorch.swap import float_class
 from subbyte.errors import CheckpointError, ModelError
 from subbyte.export.aliases import without_aliases
-from subbyte.export.formats.hugging_face import config_of
+from subbyte.export.formats.hugging_face import config_of, joined
 from subbyte.export.formats.integer_weight import IntegerWeight, integer_weight
 from subbyte.spec import OpConfig, TensorSpec
 
@@ -98,7 +98,7 @@ def _op_types(model: nn.Module) -> dict[str, str]:
 
 
 def _float_tensors(model: nn.Module, quantized: Mapping[str, ConvertedWeighted]) -> dict[str, Tensor]:
-    own = {f"{name}.{part}" for name in quantized for part in ("weight.packed", "weight.scale", "weight.zero_point")}
+    own = {joined(name, part) for name in quantized for part in ("weight.packed", "weight.scale", "weight.zero_point")}
     tensors: dict[str, Tensor] = {}
     for name, value in model.state_dict().items():
         if name in own or STATE in name.split("."):

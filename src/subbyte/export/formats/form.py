@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from subbyte.errors import CheckpointError
 from subbyte.export.formats.contents import Contents
-from subbyte.export.formats.hugging_face import CONFIG, Folder, write_folder
+from subbyte.export.formats.hugging_face import CONFIG, Folder, joined, write_folder
 from subbyte.export.formats.integer_weight import IntegerWeight
 from subbyte.spec import TensorSpec
 
@@ -64,7 +65,8 @@ class FolderWriter(Writer):
         tensors = dict(contents.tensors)
         for name, weight in contents.weights.items():
             for part, tensor in self._encoded(contents, name, weight).items():
-                tensors[joined(name, part)] = tensor
+                # Tied weights share memory, which safetensors files cannot.
+                tensors[joined(name, part)] = tensor.clone(memory_format=torch.contiguous_format)
         settings = self.quantization_config(contents)
         config = contents.config | _untied(contents) | {"quantization_config": settings}
         metadata = {SPECS: specs_text(contents.specs)}
@@ -133,11 +135,6 @@ class Reader(ABC):
         Raises:
             CheckpointError: tensors are missing, or not such as the settings say.
         """
-
-
-def joined(op: str, part: str) -> str:
-    """The name of a tensor of an op; a model that is itself the op has no name."""
-    return f"{op}.{part}" if op else part
 
 
 def check_type(contents: Contents, name: str, allowed: tuple[str, ...]) -> None:

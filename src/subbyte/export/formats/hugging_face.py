@@ -39,6 +39,11 @@ class Folder:
     metadata: Mapping[str, str]
 
 
+def joined(op: str, part: str) -> str:
+    """The name of a tensor of an op; a model that is itself the op has no name."""
+    return f"{op}.{part}" if op else part
+
+
 def config_of(model: nn.Module, class_name: str) -> dict[str, Any]:
     """The config.json of a Hugging Face model; of any other model empty."""
     config = getattr(model, "config", None)
