@@ -15,7 +15,7 @@ from subbyte.export.formats.assembled import assembled
 from subbyte.export.formats.contents import contents_of
 from subbyte.export.formats.form import SPECS, Reader, StoredOp
 from subbyte.export.formats.hugging_face import CONFIG, Folder, joined, read_folder
-from subbyte.export.formats.integer_weight import own_spec, quantized_tensor
+from subbyte.export.formats.integer_weight import check_shapes, own_spec, quantized_tensor
 from subbyte.export.formats.registry import READERS, writer
 from subbyte.numerics import QuantizedTensor
 from subbyte.spec import TensorSpec
@@ -63,7 +63,7 @@ def import_checkpoint(path: str | Path, float_model: nn.Module) -> nn.Module:
     return assembled(float_model, weights, others, path)
 
 
-def _reader(folder: Folder, path: str | Path) -> tuple[Reader, dict[str, Any]]:
+def _reader(folder: Folder, path: str | Path) -> tuple[Reader, Any]:
     for reader in READERS:
         try:
             settings = reader.settings(folder)
@@ -71,13 +71,14 @@ def _reader(folder: Folder, path: str | Path) -> tuple[Reader, dict[str, Any]]:
             raise CheckpointError(f"{path}: {error}") from None
         if settings is not None:
             return reader, settings
-    method = folder.files.get(CONFIG, {}).get("quantization_config", {}).get("quant_method")
-    found = f"its quant_method is {method!r}" if method else "it says nothing of quantization"
+    stated = folder.files.get(CONFIG, {}).get("quantization_config")
+    method = stated.get("quant_method") if isinstance(stated, dict) else stated
+    found = f"its quant_method is {method!r}" if stated else "it says nothing of quantization"
     raise CheckpointError(f"{path} is no checkpoint of compressed-tensors, GPTQ or AWQ: {found}")
 
 
 def _decoded(
-    folder: Folder, reader: Reader, settings: dict[str, Any], model: nn.Module, path: str | Path
+    folder: Folder, reader: Reader, settings: Any, model: nn.Module, path: str | Path
 ) -> tuple[dict[str, QuantizedTensor], dict[str, Tensor]]:
     """The quantized weights by op, and the tensors that are left."""
     others = dict(folder.tensors)
@@ -107,15 +108,14 @@ def _weight(
     name: str,
     tensors: Mapping[str, Tensor],
     reader: Reader,
-    settings: dict[str, Any],
+    settings: Any,
     noted: TensorSpec | None,
 ) -> QuantizedTensor:
     handler, module = _op(model, name, reader)
     axis = handler.channel_axis
     shape = (module.weight.shape[axis], module.weight.shape[1 - axis])
     weight = reader.decode(StoredOp(name, handler.op_type, shape, tensors), settings)
-    if tuple(weight.codes.shape) != shape:
-        raise CheckpointError(f"its weight has shape {tuple(weight.codes.shape)}, and in this model {shape}")
+    check_shapes(weight, shape)
     return quantized_tensor(weight, own_spec(weight, axis) if noted is None else noted, axis)
 
 

@@ -85,7 +85,7 @@ def test_the_file_of_older_tools(tmp_path: Path) -> None:
     [
         ({"version": "gemv"}, "AWQ 'gemv' of 4 bits; 'gemm' of 4 bits is read"),
         ({"bits": 3}, "AWQ 'gemm' of 3 bits"),
-        ({"group_size": 64}, r"op '.*_proj'.*shapes \(., ..\) and \(., ..\), where groups of 64 inputs have \(., ..\)"),
+        ({"group_size": 64}, r"op '.*_proj': its scales are of \(.., .\) channels and groups, where groups of 64"),
     ],
 )
 def test_what_is_not_read(tmp_path: Path, settings: dict[str, Any], message: str) -> None:

@@ -171,6 +171,7 @@ def test_what_its_own_package_wrote(
         ({"kv_cache_scheme": {"num_bits": 8}}, "has a kv_cache_scheme, and weights alone are read"),
         ({"sparsity_config": {"format": "sparse-bitmask"}}, "its weights are sparse"),
         ({"format": "marlin-24"}, "format is 'marlin-24'; pack-quantized, int-quantized, naive-quantized are read"),
+        ({"config_groups": None}, "config_groups = None"),
         ({"config_groups": {}}, "no group of its quantization_config speaks of it"),
     ],
 )
@@ -185,12 +186,13 @@ def test_settings_that_are_not_read(tmp_path: Path, change: dict[str, Any], mess
     [
         (
             {"group_size": 16},
-            r"'lm_head': its scales are of shape \(64, 2\), where 4 groups of 64 rows have \(64, 4\)",
+            r"are of \(64, 2\) channels and groups, where groups of 16 inputs have \(64, 4\)",
         ),
-        ({"group_size": None, "strategy": "channel"}, r"where 1 groups of 64 rows"),
+        ({"group_size": None, "strategy": "channel"}, r"where groups of 64 inputs have \(64, 1\)"),
         ({"num_bits": 3}, "64 codes of 3 bits take rows of 6 int32 words; there is torch.int32 of shape"),
-        ({"num_bits": 8, "type": "float"}, "8 bits of type 'float'; int is read"),
-        ({"strategy": "block"}, "strategy is 'block'; tensor, channel, group are read"),
+        ({"num_bits": 8, "type": "float"}, r"config_groups.group_0.weights.type = 'float' \(input should be 'int'\)"),
+        ({"strategy": "block"}, r"weights.strategy = 'block' \(input should be 'tensor', 'channel' or 'group'\)"),
+        ({"group_size": 0}, "weights.group_size.* = 0"),
         ({"symmetric": False}, "its weight_zero_point is missing"),
     ],
 )
@@ -202,6 +204,16 @@ def test_weights_that_do_not_fit(tmp_path: Path, change: dict[str, Any], message
     config["quantization_config"]["config_groups"]["group_1"] = {"targets": ["Linear"], "weights": group["weights"]}
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=message):
+        subbyte.import_checkpoint(tmp_path / "model", llama())
+
+
+def test_what_early_releases_laid_out_otherwise(tmp_path: Path) -> None:
+    quantized = weight_only(llama(), dtype="int3")
+    subbyte.export_checkpoint(quantized, tmp_path / "model", format="compressed-tensors")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config["quantization_config"]["version"] = "0.9.4"
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"it is of compressed-tensors 0\.9\.4, which laid 3 bits out otherwise"):
         subbyte.import_checkpoint(tmp_path / "model", llama())
 
 

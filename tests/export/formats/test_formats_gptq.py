@@ -119,10 +119,12 @@ def test_act_order_over_the_whole_row_is_read(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"bits": 8}, r"codes of 8 bits take rows of .* int32 words; there is torch.int32 of shape"),
-        ({"bits": 5}, "width is 5 bits; 2, 3, 4 and 8 are read"),
-        ({"group_size": 16}, r"scales are of shape \(., ..\), where groups of 16 inputs have \(., ..\)"),
-        ({"group_size": -1}, r"groups of (64|96) inputs have \(1, ..\)"),
-        ({"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'; gptq and gptq_v2 are read"),
+        ({"bits": 5}, r"bits = 5 \(input should be 2, 3, 4 or 8\)"),
+        ({"group_size": 16}, "its group index is not that of .. inputs in groups of 16"),
+        ({"group_size": -1}, "its group index is not that of (64 inputs in groups of 64|96 inputs in groups of 96)"),
+        ({"group_size": 0}, "group_size.* = 0"),
+        ({"dynamic": {"+:(": {"bits": 4}}}, "has the pattern"),
+        ({"checkpoint_format": "marlin"}, r"checkpoint_format = 'marlin' \(input should be 'gptq' or 'gptq_v2'\)"),
     ],
 )
 def test_settings_that_do_not_fit(tmp_path: Path, settings: dict[str, Any], message: str) -> None:

@@ -1,21 +1,26 @@
 """AWQ: the `gemm` form of AutoAWQ, which is read."""
 
-from typing import Any
-
 import torch
+from pydantic import AliasChoices, Field
 from torch import Tensor
 
 from subbyte.errors import CheckpointError
 from subbyte.export.formats.form import Reader, StoredOp
-from subbyte.export.formats.hugging_face import AWQ_FILE, CONFIG, Folder
+from subbyte.export.formats.hugging_face import AWQ_FILE, Folder
 from subbyte.export.formats.integer_weight import IntegerWeight
+from subbyte.export.formats.settings import GroupSize, Settings, checked
 from subbyte.export.formats.words import unpack_words
 
 _BITS = 4
 # A word holds, from the low bits up, the codes of these of its eight output channels.
 _ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-# The names of AutoAWQ's own file, where config.json has others.
-_OLD_NAMES = {"bits": "w_bit", "group_size": "q_group_size"}
+
+
+class _Settings(Settings):
+    # The second names are those of AutoAWQ's own file.
+    bits: int = Field(validation_alias=AliasChoices("bits", "w_bit"))
+    group_size: GroupSize = Field(validation_alias=AliasChoices("group_size", "q_group_size"))
+    version: str = "gemm"
 
 
 class Awq(Reader):
@@ -25,34 +30,25 @@ class Awq(Reader):
     marker = "qweight"
     parts = ("qweight", "qzeros", "scales")
 
-    def settings(self, folder: Folder) -> dict[str, Any] | None:
-        given = folder.files.get(CONFIG, {}).get("quantization_config") or folder.files.get(AWQ_FILE, {})
-        if given.get("quant_method", "awq" if AWQ_FILE in folder.files else "") != "awq":
+    def settings(self, folder: Folder) -> "_Settings | None":
+        given = folder.quantization("awq", AWQ_FILE)
+        if given is None:
             return None
-        settings = {name: given.get(name, given.get(old)) for name, old in _OLD_NAMES.items()}
-        form = str(given.get("version", "gemm")).lower()
-        if form != "gemm" or settings["bits"] != _BITS:
-            raise CheckpointError(f"it is AWQ {form!r} of {settings['bits']} bits; 'gemm' of {_BITS} bits is read")
+        settings = checked(_Settings, given)
+        if settings.version.lower() != "gemm" or settings.bits != _BITS:
+            raise CheckpointError(
+                f"it is AWQ {settings.version!r} of {settings.bits} bits; 'gemm' of {_BITS} bits is read"
+            )
         return settings
 
-    def decode(self, op: StoredOp, settings: dict[str, Any]) -> IntegerWeight:
-        outputs, inputs = op.shape
-        stated = settings["group_size"]
-        group_size = None if stated in (None, -1) else int(stated)
-        groups = 1 if group_size is None else -(-inputs // group_size)
-        scale = op.tensor("scales")
-        zero_point = _in_order(unpack_words(op.tensor("qzeros"), _BITS, outputs))
-        if scale.shape != (groups, outputs) or zero_point.shape != scale.shape:
-            raise CheckpointError(
-                f"its scales and zero points are of shapes {tuple(scale.shape)} and {tuple(zero_point.shape)}, where "
-                f"groups of {group_size or inputs} inputs have {(groups, outputs)}"
-            )
+    def decode(self, op: StoredOp, settings: "_Settings") -> IntegerWeight:
+        outputs = op.shape[0]
         return IntegerWeight(
             bits=_BITS,
             codes=_in_order(unpack_words(op.tensor("qweight"), _BITS, outputs)).t(),
-            scale=scale.t(),
-            zero_point=zero_point.t().to(torch.int32),
-            group_size=group_size,
+            scale=op.tensor("scales").t(),
+            zero_point=_in_order(unpack_words(op.tensor("qzeros"), _BITS, outputs)).t().to(torch.int32),
+            group_size=None if settings.group_size == -1 else settings.group_size,
         )
 
 

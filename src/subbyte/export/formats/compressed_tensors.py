@@ -1,21 +1,55 @@
 """compressed-tensors: what llm-compressor writes, and vLLM and transformers read."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from subbyte.errors import CheckpointError
 from subbyte.export.formats.contents import Contents
 from subbyte.export.formats.form import FolderWriter, Reader, StoredOp, check_consecutive, check_divides
-from subbyte.export.formats.hugging_face import CONFIG, Folder
+from subbyte.export.formats.hugging_face import Folder
 from subbyte.export.formats.integer_weight import IntegerWeight
+from subbyte.export.formats.settings import GroupSize, Settings, checked, matches
 from subbyte.export.formats.words import pack_words, unpack_words
 
 _METHOD = "compressed-tensors"
 _FORMATS = ("pack-quantized", "int-quantized", "naive-quantized")
+# The release from which on `pack-quantized` is a dense stream at every width.
+_DENSE_SINCE = (0, 18)
+
+
+class _Weights(Settings):
+    num_bits: Annotated[int, Field(ge=1, le=8)]
+    type: Literal["int"] = "int"
+    symmetric: bool = True
+    strategy: Literal["tensor", "channel", "group"]
+    group_size: GroupSize | None = None
+
+    @property
+    def inputs(self) -> int | None:
+        """How many share a scale; None for a whole row."""
+        return self.group_size if self.strategy == "group" and self.group_size != -1 else None
+
+
+class _Scheme(Settings):
+    targets: list[str]
+    weights: _Weights
+    input_activations: dict[str, Any] | None = None
+    output_activations: dict[str, Any] | None = None
+    format: str | None = None
+
+
+class _Settings(Settings):
+    format: str
+    config_groups: dict[str, _Scheme]
+    version: str | None = None
+    kv_cache_scheme: dict[str, Any] | None = None
+    transform_config: dict[str, Any] | None = None
+    sparsity_config: dict[str, Any] | None = None
 
 
 class CompressedTensors(FolderWriter, Reader):
@@ -40,6 +74,7 @@ class CompressedTensors(FolderWriter, Reader):
         others = [name for name, kind in contents.op_types.items() if kind in kinds and name not in contents.weights]
         return {
             "quant_method": _METHOD,
+            "version": "0.18.0",
             "format": "pack-quantized",
             "quantization_status": "compressed",
             "config_groups": {
@@ -66,41 +101,37 @@ class CompressedTensors(FolderWriter, Reader):
             tensors["weight_zero_point"] = pack_words(weight.zero_point.t(), weight.bits).t()
         return tensors
 
-    def settings(self, folder: Folder) -> dict[str, Any] | None:
-        settings = folder.files.get(CONFIG, {}).get("quantization_config", {})
-        if settings.get("quant_method") != _METHOD:
+    def settings(self, folder: Folder) -> "_Settings | None":
+        given = folder.quantization(_METHOD)
+        if given is None:
             return None
-        for key in ("kv_cache_scheme", "transform_config"):
-            if settings.get(key):
+        settings = checked(_Settings, given)
+        for key, value in (
+            ("kv_cache_scheme", settings.kv_cache_scheme),
+            ("transform_config", settings.transform_config),
+        ):
+            if value:
                 raise CheckpointError(f"its quantization_config has a {key}, and weights alone are read")
-        if (settings.get("sparsity_config") or {}).get("format", "dense") != "dense":
+        if (settings.sparsity_config or {}).get("format", "dense") != "dense":
             raise CheckpointError("its weights are sparse, and dense ones are read")
-        return dict(settings)
+        return settings
 
-    def decode(self, op: StoredOp, settings: dict[str, Any]) -> IntegerWeight:
+    def decode(self, op: StoredOp, settings: "_Settings") -> IntegerWeight:
         scheme = _scheme_of(op, settings)
-        form = scheme.get("format") or settings.get("format")
+        given, form = scheme.weights, scheme.format or settings.format
         if form not in _FORMATS:
             raise CheckpointError(f"its format is {form!r}; {', '.join(_FORMATS)} are read")
-        given = scheme["weights"]
-        bits, scale = int(given["num_bits"]), op.tensor("weight_scale")
-        group_size = given.get("group_size") if given.get("strategy") == "group" else None
-        groups = 1 if group_size is None else -(-op.shape[1] // group_size)
-        if scale.numel() == 1:  # strategy tensor
-            scale = scale.reshape(1, 1).expand(op.shape[0], 1)
-        if scale.shape != (op.shape[0], groups):
-            raise CheckpointError(
-                f"its scales are of shape {tuple(scale.shape)}, where {groups} groups of {op.shape[0]} rows have "
-                f"{(op.shape[0], groups)}"
-            )
+        if form == "pack-quantized":
+            _check_dense(given.num_bits, settings.version)
+        groups = 1 if given.inputs is None else -(-op.shape[1] // given.inputs)
         if "weight_g_idx" in op.tensors:
-            check_consecutive(op.tensors["weight_g_idx"], group_size or op.shape[1])
+            check_consecutive(op.tensors["weight_g_idx"], op.shape[1], given.inputs or op.shape[1])
         return IntegerWeight(
-            bits=bits,
-            codes=_codes(op, bits),
-            scale=scale,
-            zero_point=_zero_point(op, bits, groups, symmetric=given.get("symmetric", True)),
-            group_size=group_size,
+            bits=given.num_bits,
+            codes=_codes(op, given.num_bits),
+            scale=_of_rows(op.tensor("weight_scale"), op),
+            zero_point=_zero_point(op, given, groups),
+            group_size=given.inputs,
         )
 
 
@@ -120,20 +151,23 @@ def _codes(op: StoredOp, bits: int) -> Tensor:
     if "weight_packed" not in op.tensors:
         return _unsigned(op.tensor("weight"), bits)
     shape = op.tensor("weight_shape").tolist()
-    if tuple(shape) != op.shape:
-        raise CheckpointError(f"its weight has shape {tuple(shape)}, and in this model {op.shape}")
+    if shape != list(op.shape):
+        raise CheckpointError(f"its weight has shape {shape}, and in this model {list(op.shape)}")
     return unpack_words(op.tensors["weight_packed"], bits, op.shape[1])
 
 
-def _zero_point(op: StoredOp, bits: int, groups: int, *, symmetric: bool) -> Tensor:
-    if symmetric:
-        return torch.full((op.shape[0], groups), 1 << (bits - 1), dtype=torch.int32)
+def _zero_point(op: StoredOp, given: "_Weights", groups: int) -> Tensor:
+    if given.symmetric:
+        return torch.full((op.shape[0], groups), 1 << (given.num_bits - 1), dtype=torch.int32)
     stored = op.tensor("weight_zero_point")
     if stored.dtype == torch.int32 and "weight_packed" in op.tensors:
-        return unpack_words(stored.t(), bits, op.shape[0]).t().to(torch.int32)
-    if stored.numel() == 1:
-        stored = stored.reshape(1, 1).expand(op.shape[0], 1)
-    return _unsigned(stored, bits).to(torch.int32)
+        return unpack_words(stored.t(), given.num_bits, op.shape[0]).t().to(torch.int32)
+    return _unsigned(_of_rows(stored, op), given.num_bits).to(torch.int32)
+
+
+def _of_rows(param: Tensor, op: StoredOp) -> Tensor:
+    """A scale or zero point for each row: of the strategy `tensor` one is stored."""
+    return param.reshape(1, 1).expand(op.shape[0], 1) if param.numel() == 1 else param
 
 
 def _unsigned(values: Tensor, bits: int) -> Tensor:
@@ -145,34 +179,26 @@ def _unsigned(values: Tensor, bits: int) -> Tensor:
     return (values.to(torch.int16) + middle).to(torch.uint8)
 
 
-def _scheme_of(op: StoredOp, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _check_dense(bits: int, version: str | None) -> None:
+    """Refuse widths that earlier releases laid out otherwise: no code of theirs lay across two words."""
+    release = re.match(r"(\d+)\.(\d+)", version or "")
+    if 32 % bits and release and tuple(map(int, release.groups())) < _DENSE_SINCE:
+        raise CheckpointError(
+            f"it is of compressed-tensors {version}, which laid {bits} bits out otherwise; files of 0.18 on are read"
+        )
+
+
+def _scheme_of(op: StoredOp, settings: "_Settings") -> "_Scheme":
     """The group of the configuration that speaks of an op: by name, else by pattern, else by type."""
-    groups: list[dict[str, Any]] = list((settings.get("config_groups") or {}).values())
-    kinds = (
+    kinds: tuple[Callable[[str], bool], ...] = (
         lambda target: target == op.name,
-        lambda target: _matches(target, op.name),
+        lambda target: target.startswith("re:") and matches(target.removeprefix("re:"), op.name),
         lambda target: target == op.kind,
     )
     for speaks_of in kinds:
-        for group in groups:
-            if any(speaks_of(target) for target in group.get("targets", ())):
-                return _checked(group)
+        for group in settings.config_groups.values():
+            if any(speaks_of(target) for target in group.targets):
+                if group.input_activations or group.output_activations:
+                    raise CheckpointError("its activations are quantized, and weight-only checkpoints are read")
+                return group
     raise CheckpointError("no group of its quantization_config speaks of it")
-
-
-def _matches(target: str, name: str) -> bool:
-    return target.startswith("re:") and re.match(target.removeprefix("re:"), name) is not None
-
-
-def _checked(group: dict[str, Any]) -> dict[str, Any]:
-    if group.get("input_activations") or group.get("output_activations"):
-        raise CheckpointError("its activations are quantized, and weight-only checkpoints are read")
-    weights = group.get("weights") or {}
-    strategies = ("tensor", "channel", "group")
-    if weights.get("type") != "int" or not 1 <= weights.get("num_bits", 0) <= 8:
-        raise CheckpointError(
-            f"its weights are {weights.get('num_bits')} bits of type {weights.get('type')!r}; int is read"
-        )
-    if weights.get("strategy") not in strategies:
-        raise CheckpointError(f"its strategy is {weights.get('strategy')!r}; {', '.join(strategies)} are read")
-    return group

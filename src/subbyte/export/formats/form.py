@@ -121,7 +121,7 @@ class Reader(ABC):
     parts: ClassVar[tuple[str, ...]]
 
     @abstractmethod
-    def settings(self, folder: Folder) -> dict[str, Any] | None:
+    def settings(self, folder: Folder) -> Any:
         """What the folder says of its quantization; None where it is of another form.
 
         Raises:
@@ -129,8 +129,8 @@ class Reader(ABC):
         """
 
     @abstractmethod
-    def decode(self, op: StoredOp, settings: dict[str, Any]) -> IntegerWeight:
-        """The weight of an op.
+    def decode(self, op: StoredOp, settings: Any) -> IntegerWeight:
+        """The weight of an op; its shapes are checked by who calls.
 
         Raises:
             CheckpointError: tensors are missing, or not such as the settings say.
@@ -161,18 +161,24 @@ def check_divides(size: int, of: int, what: str) -> None:
         raise CheckpointError(f"this format has {what} in blocks of {size}, and there are {of}; leave this op float")
 
 
-def check_consecutive(index: Tensor, group_size: int) -> None:
+def check_consecutive(index: Tensor, inputs: int, group_size: int) -> None:
     """Refuse groups whose inputs do not follow one another, as act-order leaves them.
+
+    Args:
+        index: [inputs], the group of each input.
 
     Raises:
         CheckpointError: with what to do.
     """
-    expected = [position // group_size for position in range(index.numel())]
-    if index.tolist() != expected:
-        raise CheckpointError(
-            "its groups are permuted (act-order: desc_act, or actorder 'group'), and Subbyte's are consecutive inputs; "
-            "have the checkpoint quantized with desc_act=False, with static groups, or with group_size=-1"
-        )
+    found = index.tolist()
+    if found == [position // group_size for position in range(inputs)]:
+        return
+    if found == sorted(found):
+        raise CheckpointError(f"its group index is not that of {inputs} inputs in groups of {group_size}")
+    raise CheckpointError(
+        "its groups are permuted (act-order: desc_act, or actorder 'group'), and Subbyte's are consecutive inputs; "
+        "have the checkpoint quantized with desc_act=False, with static groups, or with group_size=-1"
+    )
 
 
 def specs_text(specs: Mapping[str, TensorSpec]) -> str:

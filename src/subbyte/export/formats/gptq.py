@@ -1,7 +1,7 @@
 """GPTQ: the form of AutoGPTQ, GPTQModel and optimum."""
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -9,14 +9,22 @@ from torch import Tensor
 from subbyte.errors import CheckpointError
 from subbyte.export.formats.contents import Contents
 from subbyte.export.formats.form import FolderWriter, Reader, StoredOp, check_consecutive, check_divides
-from subbyte.export.formats.hugging_face import CONFIG, GPTQ_FILE, Folder
+from subbyte.export.formats.hugging_face import GPTQ_FILE, Folder
 from subbyte.export.formats.integer_weight import IntegerWeight
+from subbyte.export.formats.settings import GroupSize, Settings, checked, matches
 from subbyte.export.formats.words import pack_words, unpack_words
 
 _BITS = (2, 3, 4, 8)
 _BLOCK = 32  # readers take whole words of both axes at every width
 # By what less the zero points are stored.
 _DECREMENT = {"gptq": 1, "gptq_v2": 0}
+
+
+class _Settings(Settings):
+    bits: Literal[2, 3, 4, 8]
+    group_size: GroupSize
+    checkpoint_format: Literal["gptq", "gptq_v2"] = "gptq"
+    dynamic: dict[str, dict[str, Any]] | None = None
 
 
 class Gptq(FolderWriter, Reader):
@@ -86,40 +94,22 @@ class Gptq(FolderWriter, Reader):
             "g_idx": torch.arange(inputs, dtype=torch.int32) // weight.size,
         }
 
-    def settings(self, folder: Folder) -> dict[str, Any] | None:
-        settings = folder.files.get(CONFIG, {}).get("quantization_config") or folder.files.get(GPTQ_FILE, {})
-        if settings.get("quant_method", "gptq" if GPTQ_FILE in folder.files else "") != "gptq":
-            return None
-        form = settings.get("checkpoint_format", "gptq")
-        if form != self.checkpoint_format:
-            if form not in _DECREMENT:
-                raise CheckpointError(f"its checkpoint_format is {form!r}; {' and '.join(_DECREMENT)} are read")
-            return None
-        return dict(settings)
+    def settings(self, folder: Folder) -> "_Settings | None":
+        given = folder.quantization("gptq", GPTQ_FILE)
+        settings = None if given is None else checked(_Settings, given)
+        return settings if settings is not None and settings.checkpoint_format == self.checkpoint_format else None
 
-    def decode(self, op: StoredOp, settings: dict[str, Any]) -> IntegerWeight:
-        settings = settings | _override(settings, op.name)
+    def decode(self, op: StoredOp, settings: "_Settings") -> IntegerWeight:
+        settings = _of_op(settings, op.name)
         outputs, inputs = op.shape
-        bits, stated = int(settings.get("bits", 0)), int(settings.get("group_size", -1))
-        if bits not in _BITS:
-            raise CheckpointError(f"its width is {bits} bits; 2, 3, 4 and 8 are read")
-        group_size = None if stated == -1 else stated
-        groups = 1 if group_size is None else -(-inputs // group_size)
-        scale = op.tensor("scales")
-        if scale.shape != (groups, outputs):
-            raise CheckpointError(
-                f"its scales are of shape {tuple(scale.shape)}, where groups of {group_size or inputs} inputs have "
-                f"{(groups, outputs)}"
-            )
+        bits, group_size = settings.bits, None if settings.group_size == -1 else settings.group_size
         if "g_idx" in op.tensors:
-            check_consecutive(op.tensors["g_idx"], group_size or inputs)
+            check_consecutive(op.tensors["g_idx"], inputs, group_size or inputs)
         zero_point = unpack_words(op.tensor("qzeros"), bits, outputs).to(torch.int32).t()
-        if zero_point.shape != (outputs, groups):
-            raise CheckpointError(f"it has zero points of {zero_point.shape[1]} groups, and scales of {groups}")
         return IntegerWeight(
             bits=bits,
             codes=unpack_words(op.tensor("qweight").t(), bits, inputs),
-            scale=scale.t(),
+            scale=op.tensor("scales").t(),
             zero_point=(zero_point + _DECREMENT[self.checkpoint_format]) & ((1 << bits) - 1),
             group_size=group_size,
         )
@@ -135,9 +125,9 @@ def _half(scale: Tensor) -> Tensor:
     return half
 
 
-def _override(settings: dict[str, Any], name: str) -> dict[str, Any]:
-    """What GPTQModel's `dynamic` says of one op: the first pattern that matches."""
-    for pattern, values in (settings.get("dynamic") or {}).items():
-        if re.match(pattern.removeprefix("+:"), name):
-            return dict(values)
-    return {}
+def _of_op(settings: _Settings, name: str) -> _Settings:
+    """The settings of one op: of GPTQModel's `dynamic` the first pattern that matches its name goes before."""
+    for pattern, values in (settings.dynamic or {}).items():
+        if matches(pattern.removeprefix("+:"), name):
+            return checked(_Settings, settings.model_dump() | values)
+    return settings

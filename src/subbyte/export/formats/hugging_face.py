@@ -38,6 +38,13 @@ class Folder:
     files: Mapping[str, dict[str, Any]]
     metadata: Mapping[str, str]
 
+    def quantization(self, method: str, older_file: str = "") -> dict[str, Any] | None:
+        """What it says of its quantization, in config.json or the file of older tools; None of another method."""
+        found = self.files.get(CONFIG, {}).get("quantization_config") or {}
+        if not found and older_file in self.files:
+            found = {"quant_method": method, **self.files[older_file]}
+        return found if isinstance(found, dict) and found.get("quant_method") == method else None
+
 
 def joined(op: str, part: str) -> str:
     """The name of a tensor of an op; a model that is itself the op has no name."""

@@ -53,6 +53,7 @@ def integer_weight(tensor: QuantizedTensor, channel_axis: int) -> IntegerWeight:
     Raises:
         CheckpointError: it has no integer codes, or is no matrix.
     """
+    tensor = tensor.to("cpu")
     spec = tensor.spec
     if spec.dtype.kind != "integer" or not is_built_in_affine(scheme_of(spec)):
         raise CheckpointError(
@@ -92,6 +93,25 @@ def quantized_tensor(weight: IntegerWeight, spec: TensorSpec, channel_axis: int)
     codes = _rows(codes, channel_axis).contiguous()
     params = QuantParams(_rows(scale, channel_axis).contiguous(), _rows(zero_point, channel_axis).contiguous())
     return QuantizedTensor(pack(codes, weight.bits), params, spec, codes.shape)
+
+
+def check_shapes(weight: IntegerWeight, shape: tuple[int, int]) -> None:
+    """Refuse a weight that was read for another shape, or whose parts do not fit each other.
+
+    Raises:
+        CheckpointError: what does not fit.
+    """
+    if tuple(weight.codes.shape) != shape:
+        raise CheckpointError(f"its weight has shape {tuple(weight.codes.shape)}, and in this model {shape}")
+    groups = (shape[0], 1 if weight.group_size is None else -(-shape[1] // weight.group_size))
+    for part, tensor in (("scales", weight.scale), ("zero points", weight.zero_point)):
+        if tuple(tensor.shape) != groups:
+            raise CheckpointError(
+                f"its {part} are of {tuple(tensor.shape)} channels and groups, where groups of {weight.size} inputs "
+                f"have {groups}"
+            )
+    if weight.scale.dtype not in _SCALE_FORMATS or not bool(weight.scale.isfinite().all()):
+        raise CheckpointError(f"its scales, in {weight.scale.dtype}, are not all finite numbers in fp32, fp16 or bf16")
 
 
 def own_spec(weight: IntegerWeight, channel_axis: int) -> TensorSpec:
