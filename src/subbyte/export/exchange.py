@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,8 @@ def _weight(
     shape = (module.weight.shape[axis], module.weight.shape[1 - axis])
     weight = reader.decode(StoredOp(name, handler.op_type, shape, tensors), settings)
     check_shapes(weight, shape)
-    return quantized_tensor(weight, own_spec(weight, axis) if noted is None else noted, axis)
+    spec = own_spec(weight) if noted is None else replace(noted, axis=None)
+    return quantized_tensor(weight, spec.with_axis(axis, 1 - axis), axis)
 
 
 def _op(model: nn.Module, name: str, reader: Reader) -> tuple[WeightedHandler, Any]:

@@ -50,6 +50,8 @@ def check_tensors(model: nn.Module, path: Path) -> None:
     heads = (model.config.num_attention_heads, model.config.num_key_value_heads)
     weights = subbyte.weights(model)
     for op, weight in weights.items():
+        if op == "lm_head" and model.lm_head.weight is model.model.embed_tokens.weight:
+            continue
         tensor = found.pop(name_of(op))
         assert tensor.tensor_type.name == f"Q{weight.spec.dtype.bits}_0"
         blocks = torch.from_numpy(np.array(tensor.data)).view(
@@ -99,6 +101,15 @@ def test_an_embedding_and_two_widths(tmp_path: Path) -> None:
     }
     quantized = subbyte.quantize(llama(), config)
     subbyte.export_checkpoint(quantized, tmp_path / "model.gguf", format="gguf")
+    check_tensors(quantized, tmp_path / "model.gguf")
+
+
+def test_a_tied_weight_is_stored_once(tmp_path: Path) -> None:
+    request = {"precision": "w4:g32", "op_type_dict": {"Linear|Embedding": {"weight": {"scale_format": "fp16"}}}}
+    quantized = subbyte.quantize(llama(tie_word_embeddings=True), request)
+    assert quantized.lm_head.weight is quantized.model.embed_tokens.weight
+    subbyte.export_checkpoint(quantized, tmp_path / "model.gguf", format="gguf")
+    assert "output.weight" not in stored(tmp_path / "model.gguf")
     check_tensors(quantized, tmp_path / "model.gguf")
 
 

@@ -79,11 +79,18 @@ def _parts(model: nn.Module, weights: Mapping[str, QuantizedTensor]) -> dict[Pre
     made: dict[int, PackedWeight] = {}
     parts: dict[PreparedWeighted, Parts] = {}
     for module in [module for module in model.modules() if isinstance(module, PreparedWeighted)]:
-        tensor = weights[module.op_name]
-        if id(tensor) not in made:
-            made[id(tensor)] = PackedWeight(tensor, module.handler, module.weight.dtype)
-        parts[module] = (made[id(tensor)], None, None)
+        tensor, tied = weights[module.op_name], made.get(id(module.weight))
+        if tied is None or not _is_same(tied.tensor, tensor):
+            tied = made[id(module.weight)] = PackedWeight(tensor, module.handler, module.weight.dtype)
+        parts[module] = (tied, None, None)
     return parts
+
+
+def _is_same(one: QuantizedTensor, other: QuantizedTensor) -> bool:
+    """Whether two tied ops, which formats store apart, hold the same weight."""
+    tensors, others = one.tensors(), other.tensors()
+    same = one.spec == other.spec and tensors.keys() == others.keys()
+    return same and all(torch.equal(tensors[part], others[part]) for part in tensors)
 
 
 def _values(

@@ -57,5 +57,5 @@ def _in_order(codes: Tensor) -> Tensor:
     if codes.shape[1] % len(_ORDER):
         raise CheckpointError(f"it has {codes.shape[1]} outputs, which are no whole number of words")
     place = [_ORDER.index(channel) for channel in range(len(_ORDER))]
-    words = codes.reshape(codes.shape[0], -1, len(_ORDER))
+    words = codes.reshape(codes.shape[0], codes.shape[1] // len(_ORDER), len(_ORDER))
     return words[:, :, place].flatten(1)

@@ -24,7 +24,7 @@ class Contents:
     """A converted model, taken apart.
 
     Args:
-        weights: by op, what is quantized.
+        weights: by op, what is quantized; ops that share a weight have one object.
         specs: by op, how.
         op_types: of each module with a weight that could be quantized, as in `Linear`.
         tensors: what stayed float, by its name in the float model's state_dict; shared memory once.
@@ -54,7 +54,7 @@ def contents_of(model: nn.Module) -> Contents:
     _check_weight_only(state)
     modules = {name: module for name, module in model.named_modules() if isinstance(module, ConvertedWeighted)}
     return Contents(
-        weights={name: _integer_weight(module, name) for name, module in modules.items()},
+        weights=_weights(modules),
         specs={name: module.weight_spec for name, module in modules.items()},
         op_types=_op_types(model),
         tensors=_float_tensors(model, modules),
@@ -72,6 +72,15 @@ def _check_weight_only(state: QuantizationState) -> None:
                 f"op {name!r} quantizes its inputs ({config}), and formats of others are written weight-only; quantize "
                 "weights alone, as in 'w4:g32', or keep this model with subbyte.save"
             )
+
+
+def _weights(modules: Mapping[str, ConvertedWeighted]) -> dict[str, IntegerWeight]:
+    """By op; tied ops have one."""
+    made: dict[int, IntegerWeight] = {}
+    for name, module in modules.items():
+        if id(module.weight) not in made:
+            made[id(module.weight)] = _integer_weight(module, name)
+    return {name: made[id(module.weight)] for name, module in modules.items()}
 
 
 def _integer_weight(module: ConvertedWeighted, name: str) -> IntegerWeight:

@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -170,7 +170,7 @@ def check_consecutive(index: Tensor, inputs: int, group_size: int) -> None:
     Raises:
         CheckpointError: with what to do.
     """
-    found = index.tolist()
+    found = index.reshape(-1).tolist()
     if found == [position // group_size for position in range(inputs)]:
         return
     if found == sorted(found):
@@ -184,7 +184,8 @@ def check_consecutive(index: Tensor, inputs: int, group_size: int) -> None:
 def specs_text(specs: Mapping[str, TensorSpec]) -> str:
     """Specs and their data types, for the metadata of a safetensors file."""
     dtypes = {spec.dtype.name: spec.dtype.to_dict() for spec in specs.values()}
-    return json.dumps({"dtypes": dtypes, "specs": {name: spec.to_dict() for name, spec in specs.items()}})
+    noted = {name: replace(spec, axis=None).to_dict() for name, spec in specs.items()}  # an op fills its axis in
+    return json.dumps({"dtypes": dtypes, "specs": noted})
 
 
 def _untied(contents: Contents) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from subbyte.export.formats.integer_weight import IntegerWeight
 from subbyte.export.safe_file import replaced
 
 _BLOCK = 32
+_HEAD, _EMBEDDING = "lm_head", "model.embed_tokens"
 _TYPES = {4: "Q4_0", 8: "Q8_0"}
 _FLOATS = {torch.float32: np.float32, torch.float16: np.float16}
 
@@ -47,6 +48,8 @@ class Gguf(Writer):
         names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, metadata.layers)
         found = {}
         for name, weight in contents.weights.items():
+            if name == _HEAD and weight is contents.weights.get(_EMBEDDING):
+                continue  # what llama.cpp reads where there is no output layer is the embedding
             check_type(contents, name, self.op_types)
             data = metadata.in_order(f"{name}.weight", torch.from_numpy(_blocks(name, weight)))
             found[_named(f"{name}.weight", names)] = data.numpy(), gguf.GGMLQuantizationType[_TYPES[weight.bits]]

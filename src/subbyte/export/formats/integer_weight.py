@@ -7,7 +7,7 @@ from torch import Tensor
 
 from subbyte.dtypes import dtype
 from subbyte.errors import CheckpointError
-from subbyte.numerics import QuantizedTensor, is_built_in_affine, pack, scheme_of
+from subbyte.numerics import QuantizedTensor, is_built_in_affine, pack, registered_schemes, scheme_of
 from subbyte.spec import Granularity, QuantParams, TensorSpec
 
 _SCALE_FORMATS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -55,7 +55,7 @@ def integer_weight(tensor: QuantizedTensor, channel_axis: int) -> IntegerWeight:
     """
     tensor = tensor.to("cpu")
     spec = tensor.spec
-    if spec.dtype.kind != "integer" or not is_built_in_affine(scheme_of(spec)):
+    if not _has_integer_codes(spec):
         raise CheckpointError(
             f"{spec.dtype} with scheme {spec.scheme} has no integer codes; int1..int8 and uint1..uint8 have, with sym "
             "or asym"
@@ -81,6 +81,8 @@ def quantized_tensor(weight: IntegerWeight, spec: TensorSpec, channel_axis: int)
     Raises:
         CheckpointError: codes, scales or zero points are not such as the spec has.
     """
+    if not _has_integer_codes(spec):
+        raise CheckpointError(f"it is said to be {spec}, which has no integer codes; the file was altered")
     offset = _offset(spec)
     codes = weight.codes.to(torch.int16) - offset
     zero_point = weight.zero_point - offset
@@ -114,14 +116,13 @@ def check_shapes(weight: IntegerWeight, shape: tuple[int, int]) -> None:
         raise CheckpointError(f"its scales, in {weight.scale.dtype}, are not all finite numbers in fp32, fp16 or bf16")
 
 
-def own_spec(weight: IntegerWeight, channel_axis: int) -> TensorSpec:
+def own_spec(weight: IntegerWeight) -> TensorSpec:
     """What a weight is that nothing more is known of: intB sym where every zero point is mid-range, else uintB asym."""
     kind = ("int", "sym") if weight.is_symmetric else ("uint", "asym")
     return TensorSpec(
         dtype(f"{kind[0]}{weight.bits}"),
         scheme=kind[1],
         granularity=_granularity(weight),
-        axis=channel_axis if weight.group_size is None else 1 - channel_axis,
         scale_format=_SCALE_FORMATS[weight.scale.dtype],  # type: ignore[arg-type]
     )
 
@@ -160,6 +161,10 @@ def _has_no_zero_point(spec: TensorSpec) -> bool:
 
 def _stored_dtype(spec: TensorSpec) -> torch.dtype:
     return next((dtype for dtype, name in _SCALE_FORMATS.items() if name == spec.scale_format), torch.float32)
+
+
+def _has_integer_codes(spec: TensorSpec) -> bool:
+    return spec.dtype.kind == "integer" and spec.scheme in registered_schemes() and is_built_in_affine(scheme_of(spec))
 
 
 def _offset(spec: TensorSpec) -> int:

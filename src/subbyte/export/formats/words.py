@@ -27,7 +27,7 @@ def pack_words(codes: Tensor, bits: int) -> Tensor:
     rows, count = codes.shape
     padded = torch.zeros(rows, -(-count // _WORD) * _WORD, dtype=torch.uint8)  # whole rows end on a word
     padded[:, :count] = codes
-    words = pack(padded, bits).view(torch.int32).view(rows, -1)
+    words = pack(padded, bits).view(torch.int32).view(rows, padded.shape[1] * bits // _WORD)
     return words[:, : word_count(count, bits)].contiguous()
 
 
@@ -42,8 +42,8 @@ def unpack_words(words: Tensor, bits: int, count: int) -> Tensor:
             f"{count} codes of {bits} bits take rows of {word_count(count, bits)} int32 words; there is "
             f"{words.dtype} of shape {tuple(words.shape)}"
         )
-    rows = words.shape[0]
-    padded = torch.zeros(rows, -(-count // _WORD) * bits, dtype=torch.int32)
+    rows, blocks = words.shape[0], -(-count // _WORD)
+    padded = torch.zeros(rows, blocks * bits, dtype=torch.int32)
     padded[:, : words.shape[1]] = words
-    codes = unpack(padded.view(torch.uint8).view(-1), bits, padded.numel() * _WORD // bits, signed=False)
-    return codes.view(rows, -1)[:, :count]
+    codes = unpack(padded.view(torch.uint8).view(-1), bits, rows * blocks * _WORD, signed=False)
+    return codes.view(rows, blocks * _WORD)[:, :count]
