@@ -63,6 +63,19 @@ def test_transformers_runs_it(tmp_path: Path, scheme: str, dequantize: bool) -> 
     assert torch.equal(read.lm_head.weight, subbyte.weights(quantized)["lm_head"].dequantize())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_models_in_half_precision(tmp_path: Path, dtype: torch.dtype) -> None:
+    name = str(dtype).removeprefix("torch.")
+    format = {"float16": "fp16", "bfloat16": "bf16"}[name]
+    quantized = weight_only(llama().to(dtype), dtype="int4", granularity="per_group(32)", scale_format=format)
+    assert_same(quantized, exchanged(quantized, llama().to(dtype), tmp_path / "model", "compressed-tensors"))
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["dtype"] == name
+    read = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    logits(read)  # the first forward unpacks
+    for op, weight in subbyte.weights(quantized).items():
+        assert torch.equal(read.get_submodule(op).weight, weight.dequantize().to(dtype))
+
+
 def test_words_are_unsigned_codes_low_bits_first(tmp_path: Path) -> None:
     quantized = weight_only(llama(), dtype="int3", granularity="per_group(32)", scheme="asym")
     subbyte.export_checkpoint(quantized, tmp_path / "model", format="compressed-tensors")
@@ -147,10 +160,14 @@ def of_others(folder: Path, scheme: dict[str, Any], format: str, *, targets: lis
 
 
 @pytest.mark.parametrize("format", ["pack-quantized", "int-quantized", "naive-quantized"])
-@pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize(
-    ("bits", "group_size", "targets"),
-    [(4, 32, ["Linear"]), (8, None, [r"re:.*_proj$"]), (3, 16, [r"re:.*layers\.\d+\.(self_attn|mlp)\."])],
+    ("symmetric", "bits", "group_size", "targets"),
+    [
+        (True, 4, 32, ["Linear"]),
+        (True, 8, None, [r"re:.*_proj$"]),
+        (False, 8, None, ["Linear"]),
+        (False, 3, 16, [r"re:.*layers\.\d+\.(self_attn|mlp)\."]),
+    ],
 )
 def test_what_its_own_package_wrote(
     tmp_path: Path, format: str, symmetric: bool, bits: int, group_size: int | None, targets: list[str]

@@ -32,8 +32,7 @@ def decoded(stored: dict[str, Tensor], name: str, bits: int, decrement: int) -> 
     return ((codes - zeros[group]).float() * part["scales"].float()[group]).t()
 
 
-@pytest.mark.parametrize("network", [llama, gpt2])
-@pytest.mark.parametrize("form", ["gptq", "gptq_v2"])
+@pytest.mark.parametrize(("network", "form"), [(llama, "gptq"), (gpt2, "gptq"), (gpt2, "gptq_v2")])
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_round_trip_and_values(tmp_path: Path, network: Any, form: str, spec: dict[str, Any]) -> None:
     quantized = weight_only(network(), **spec)

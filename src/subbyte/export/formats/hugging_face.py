@@ -57,7 +57,9 @@ def config_of(model: nn.Module, class_name: str) -> dict[str, Any]:
     if not callable(getattr(config, "to_json_string", None)):
         return {}
     values: dict[str, Any] = json.loads(config.to_json_string())  # type: ignore[union-attr]  # just checked
-    return values | {"architectures": [class_name]}
+    stated = "torch_dtype" if "torch_dtype" in values else "dtype"  # before transformers 5, and since
+    dtypes = (str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters())
+    return values | {"architectures": [class_name], stated: next(dtypes, values.get(stated))}
 
 
 def write_folder(path: str | Path, folder: Folder) -> None:
