@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from subbyte.errors import CheckpointError
-from subbyte.export.json_text import json_text
 from subbyte.export.safe_file import open_tensors, reason, umask
+from subbyte.report.json_text import json_text
 
 CONFIG = "config.json"
 _TENSORS, _INDEX = "model.safetensors", "model.safetensors.index.json"
