@@ -42,7 +42,7 @@ class UnseenOpError(SubbyteError):
 
 
 class CheckpointError(SubbyteError):
-    """A checkpoint that is damaged, of another version, or of another model."""
+    """A checkpoint that is damaged, of another version or model, or in a format that cannot hold what it is to."""
 
 
 class KernelError(SubbyteError, RuntimeError):
