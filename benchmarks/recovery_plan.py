@@ -70,24 +70,20 @@ def _labelled(*rows: Sequence[str]) -> dict[str, Sequence[str]]:
 
 _FOR_IMAGES = _labelled(
     [],
-    ["bias_correction"],
-    ["batch_norm"],
     ["equalize"],
     ["clip"],
     ["hqq"],
     ["gptq"],
     ["adaround"],
     ["reconstruct"],
-    ["equalize", "bias_correction"],
+    ["batch_norm"],
+    ["bias_correction"],
     ["clip", "gptq", "bias_correction"],
-    ["clip", "adaround", "bias_correction"],
-    ["clip", "reconstruct"],
-    ["reconstruct", "bias_correction"],
     ["auto"],
 )
 METHODS: dict[str, dict[str, Sequence[str]]] = {
     "resnet20": _FOR_IMAGES,
-    "resnet32": _FOR_IMAGES,
+    "resnet32": _labelled([], ["bias_correction"], ["gptq"], ["reconstruct"], ["auto"]),
     "stories260K": _labelled(
         [],
         ["rotate"],

@@ -14,10 +14,12 @@ from subbyte.errors import (
     DataTypeError,
     KernelError,
     ModelError,
+    RecoveryError,
     SubbyteError,
     UnseenOpError,
 )
 from subbyte.export.checkpoint import load, save
+from subbyte.export.exchange import export_checkpoint, import_checkpoint
 from subbyte.numerics import QuantizedTensor, Scheme, register_scheme
 from subbyte.quantization import convert, fit, prepare, quantize, query_fw_capability, weights
 from subbyte.report import Comparison, compare, explain, summary
@@ -26,7 +28,7 @@ from subbyte.spec import OpConfig, QuantParams, TensorSpec, TuneConfig
 __all__ = [
     # the job
     "quantize", "prepare", "convert", "fit", "save", "load", "summary", "explain", "weights",
-    "use_kernels", "compare", "Comparison",
+    "use_kernels", "compare", "Comparison", "export_checkpoint", "import_checkpoint",
     # data types and tensors
     "DataType", "dtype", "register_dtype", "QuantizedTensor", "quantize_tensor",
     # what is asked, and what can be
@@ -36,6 +38,6 @@ __all__ = [
     "RecoveryMethod", "Scheme", "register_algorithm", "register_scheme",
     # errors
     "SubbyteError", "CalibrationError", "CapabilityError", "CheckpointError", "ConfigError", "DataTypeError",
-    "KernelError", "ModelError", "UnseenOpError",
+    "KernelError", "ModelError", "RecoveryError", "UnseenOpError",
 ]  # fmt: skip
 __version__ = "0.1.0"

@@ -21,6 +21,10 @@ class ConfigError(SubbyteError):
     """A request that is misspelt, matches nothing, contradicts itself, or that the capability does not allow."""
 
 
+class RecoveryError(ConfigError):
+    """A recovery method that is unknown, misspelt, out of order, or has no meaning for a model or an op of it."""
+
+
 class CapabilityError(SubbyteError):
     """A capability file that cannot be read or does not follow the schema."""
 
@@ -38,7 +42,7 @@ class UnseenOpError(SubbyteError):
 
 
 class CheckpointError(SubbyteError):
-    """A checkpoint that is damaged, of another version, or of another model."""
+    """A checkpoint that is damaged, of another version or model, or in a format that cannot hold what it is to."""
 
 
 class KernelError(SubbyteError, RuntimeError):

@@ -13,7 +13,7 @@ from subbyte.algorithms import RecoveryMethod, as_methods
 from subbyte.algorithms import recover as recover_in_place
 from subbyte.capability import Capability, load_capability
 from subbyte.config import PostTrainingQuantConfig, as_request
-from subbyte.errors import ConfigError
+from subbyte.errors import ConfigError, RecoveryError
 from subbyte.numerics import QuantizedTensor
 
 BUILT_IN = "pytorch_cpu"
@@ -119,7 +119,7 @@ def weights(model: nn.Module) -> dict[str, QuantizedTensor]:
 def _methods(config: Any, asked: Any) -> list[RecoveryMethod]:
     named = config.recovery if isinstance(config, PostTrainingQuantConfig) else []
     if asked is not None and named:
-        raise ConfigError("recovery methods are named both by recover= and by the config's recipes; keep one of them")
+        raise RecoveryError("recovery methods are named both by recover= and by the config's recipes; keep one of them")
     return as_methods(named if asked is None else asked)
 
 

@@ -86,6 +86,21 @@ def test_it_prints_the_table_and_says_where_the_checkpoint_is(folder):
     assert "quantizing" in result.stderr  # progress is no result
 
 
+def test_recovery_and_where_it_is_kept(folder):
+    result = quantize(folder, recover="[gptq, {bias_correction: {}}]", seed="1", resume="kept")
+    assert result.exit_code == 0, result.stderr
+    assert (folder / "kept" / "run.json").exists()
+    x = torch.randn(2, 1, 8, 8)
+    by_call = subbyte.quantize(network(0).eval(), "w4a8", _batches(), recover=["gptq", "bias_correction"], seed=1)
+    with torch.no_grad():
+        assert torch.equal(subbyte.load(folder / "out.safetensors", network(3))(x), by_call(x))
+
+
+def _batches():
+    torch.manual_seed(1)
+    return [torch.randn(4, 1, 8, 8) for _ in range(3)]
+
+
 def test_evaluate_is_printed_before_and_after(folder):
     assert "zoo.py:mean: " in quantize(folder, evaluate="zoo.py:mean").stdout
 
@@ -150,6 +165,15 @@ WRONG = [
     ({"capability": "nothing.yaml"}, "recipe.yaml:5: capability: no capability file"),
     ({"weights": "nothing.safetensors"}, "recipe.yaml:5: weights: there is no file"),
     ({"weights": "zoo.py"}, "cannot be read as safetensors"),
+    ({"recover": "gtpq"}, "recipe.yaml:5: recover: recovery method 'gtpq' is unknown; did you mean 'gptq'?"),
+    ({"recover": "[{gptq: {damp: 1}}]"}, "recipe.yaml:5: recover: recovery method 'gptq': unknown option 'damp'"),
+    (
+        {"recover": "[bias_correction, gptq]"},
+        "recipe.yaml:5: recover: recovery methods: 'gptq' (rounding) comes after 'bias_correction'",
+    ),
+    ({"recover": "3"}, "recipe.yaml:5: recover: expected a name, or a list of names and mappings, found 3"),
+    ({"recover": "rotate"}, "recipe.yaml:5: recover: recovery method 'rotate' has no meaning for this model"),
+    ({"seed": "x"}, "recipe.yaml:5: seed: expected a whole number, found 'x'"),
     ({"evaluate": "zoo.py:nothing"}, "recipe.yaml:5: evaluate: zoo.py:nothing is a list, not a function"),
     ({"evaluate": "zoo.py:failing"}, "recipe.yaml:5: evaluate: zoo.py:failing failed with TypeError"),
 ]

@@ -2,6 +2,7 @@
 
 from subbyte.algorithms import (  # noqa: F401  (they register themselves)
     adaround,
+    auto,
     awq,
     batch_norm,
     bias_correction,

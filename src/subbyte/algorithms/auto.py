@@ -11,7 +11,7 @@ from torch import Generator
 from subbyte.adaptor.pytorch.prepared import PreparedModel
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.registry import as_methods, register_algorithm
-from subbyte.errors import ConfigError
+from subbyte.errors import RecoveryError
 
 ENOUGH = 30.0  # dB of a weight or an input: seven bits and more give that
 OUTLIERS = 20.0  # times the typical channel
@@ -47,7 +47,7 @@ class Auto(RecoveryMethod):
 
     def _choose(self, model: PreparedModel) -> Iterator[tuple[str, dict[str, Any]]]:
         if not (model.ops or model.projections):
-            raise ConfigError("recovery method 'auto': the model has no quantized weight")
+            raise RecoveryError("recovery method 'auto': the model has no quantized weight")
         loses = min([*model.state.weight_sqnr.values(), *model.state.activation_sqnr.values()]) < ENOUGH
         if not model.batches:
             if loses:

@@ -14,7 +14,7 @@ from subbyte.adaptor.pytorch.weight import folds_first
 from subbyte.algorithms.channel_moments import ChannelMoments
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.registry import register_algorithm
-from subbyte.errors import ConfigError
+from subbyte.errors import RecoveryError
 
 
 @register_algorithm("batch_norm")
@@ -47,7 +47,7 @@ class BatchNormStatistics(RecoveryMethod):
         folded = [name for name in self.supported(model) if name in model.ops and model.ops[name].module.norm]
         found = folded + [name for name, module in model.model.named_modules() if _keeps_statistics(module)]
         if not found:
-            raise ConfigError(f"recovery method {self.name!r}: the model has no BatchNorm with running statistics")
+            raise RecoveryError(f"recovery method {self.name!r}: the model has no BatchNorm with running statistics")
         return model.in_order(found)
 
     def apply(self, model: PreparedModel, unit: str, generator: Generator) -> None:

@@ -12,7 +12,7 @@ from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.obstacles import hidden_input
 from subbyte.algorithms.registry import register_algorithm
-from subbyte.errors import CalibrationError, ConfigError
+from subbyte.errors import CalibrationError, RecoveryError
 from subbyte.numerics import fake_quantize, scheme_of
 from subbyte.spec import QuantParams
 
@@ -47,7 +47,7 @@ class Clip(RecoveryMethod):
         static = model.input_quantizers
         keys = [key for name in self.supported(model) for key in model.state.input_keys.get(name, []) if key in static]
         if not keys:
-            raise ConfigError(
+            raise RecoveryError(
                 f"recovery method {self.name!r}: no op has a static range of activations; quantize activations, as in "
                 "'w4a8'"
             )

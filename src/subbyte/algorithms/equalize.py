@@ -12,7 +12,7 @@ from subbyte.adaptor.pytorch.prepared.scaling import input_ranges, move_scale, o
 from subbyte.algorithms.float_function import same_function
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.registry import register_algorithm
-from subbyte.errors import ConfigError
+from subbyte.errors import RecoveryError
 
 
 @register_algorithm("equalize")
@@ -40,7 +40,7 @@ class Equalize(RecoveryMethod):
     def apply(self, model: PreparedModel, unit: str, generator: Generator) -> None:
         links = [link for link in model.flow.links() if link.source.kind == "weighted"]
         if not links and self.unsupported == "error":
-            raise ConfigError(
+            raise RecoveryError(
                 "recovery method 'equalize' has no meaning for this model: no op's output is read by other ops alone, "
                 "through relu, pooling and the like; leave it out, or pass over that with "
                 "{'equalize': {'unsupported': 'skip'}}"

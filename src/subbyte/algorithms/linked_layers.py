@@ -10,7 +10,7 @@ from subbyte.adaptor.pytorch.prepared import PreparedModel, WeightedOp
 from subbyte.adaptor.pytorch.prepared.data_flow import ChannelLink
 from subbyte.adaptor.pytorch.prepared.scaling import input_axis, over_inputs, scaled_inputs
 from subbyte.calibration import calibrate_tensor, params_of_tensor
-from subbyte.errors import ConfigError
+from subbyte.errors import RecoveryError
 from subbyte.numerics import fake_quantize
 
 
@@ -23,11 +23,11 @@ def quantized_links(model: PreparedModel, method: str, unsupported: str) -> list
         unsupported: of the method: `skip` allows that there is none.
 
     Raises:
-        ConfigError: there is none.
+        RecoveryError: there is none.
     """
     links = [link for link in model.flow.links() if any(name in model.ops for name in link.readers)]
     if not links and unsupported == "error":
-        raise ConfigError(
+        raise RecoveryError(
             f"recovery method {method!r} has no meaning for this model: nowhere is what a norm or an op gives read by "
             "quantized ops alone, so nothing can take up a scale of their inputs; leave the method out, or pass over "
             f"that with {{{method!r}: {{'unsupported': 'skip'}}}}"

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Generator
 
 from subbyte.adaptor.pytorch.prepared import PreparedModel, WeightedOp
-from subbyte.errors import ConfigError, nearest
+from subbyte.errors import RecoveryError, nearest
 
 
 class Stage(IntEnum):
@@ -42,7 +42,7 @@ class RecoveryMethod(BaseModel, ABC):
         unsupported: what to do with an op for which the method has no meaning: `error`, or `skip` it.
 
     Raises:
-        ConfigError: an unknown option or a wrong value.
+        RecoveryError: an unknown option or a wrong value.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -59,7 +59,7 @@ class RecoveryMethod(BaseModel, ABC):
         try:
             super().__init__(**options)
         except ValidationError as error:
-            raise ConfigError(f"recovery method {self.name!r}: {_explain(error, type(self))}") from None
+            raise RecoveryError(f"recovery method {self.name!r}: {_explain(error, type(self))}") from None
 
     def obstacle(self, op: WeightedOp) -> str:
         """Why the method has no meaning for an op; empty where it has one."""
@@ -69,19 +69,19 @@ class RecoveryMethod(BaseModel, ABC):
         """The ops that the method works on, in the order they run.
 
         Raises:
-            ConfigError: it has no meaning for one, and `unsupported` is `error`; or for any.
+            RecoveryError: it has no meaning for one, and `unsupported` is `error`; or for any.
         """
         ops = {**model.ops, **model.projections}
         obstacles = {name: self.obstacle(op) for name, op in ops.items()}
         refused = {name: why for name, why in obstacles.items() if why}
         if refused and self.unsupported == "error":
             name, why = next(iter(refused.items()))
-            raise ConfigError(
+            raise RecoveryError(
                 f"recovery method {self.name!r} has no meaning for op {name!r} ({ops[name].type}): {why}; leave the op "
                 f"float, or pass over such ops with {{{self.name!r}: {{'unsupported': 'skip'}}}}"
             )
         if refused and len(refused) == len(ops):
-            raise ConfigError(
+            raise RecoveryError(
                 f"recovery method {self.name!r} has no meaning for any op: {next(iter(refused.values()))}"
             )
         return [name for name in ops if not obstacles[name]]

@@ -40,7 +40,7 @@ def recover(
 
     Raises:
         CalibrationError: a method needs data and there is none, or too little.
-        ConfigError: a method has no meaning for an op.
+        RecoveryError: a method has no meaning for an op.
         CheckpointError: the folder holds the units of another run, or cannot be written.
     """
     training = model.training

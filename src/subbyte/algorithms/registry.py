@@ -8,7 +8,7 @@ from subbyte import calibration
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.calibration import MinMax, Statistics
 from subbyte.config.recipes import register_recipe
-from subbyte.errors import ConfigError, listing, nearest
+from subbyte.errors import RecoveryError, listing, nearest
 from subbyte.numerics import is_same_definition
 
 _METHODS: dict[str, type[RecoveryMethod]] = {}
@@ -25,16 +25,16 @@ def register_algorithm(name: str, statistics: type[Statistics] = MinMax) -> Call
     What is defined again (a notebook cell, run twice) replaces what it registered before.
 
     Raises:
-        ConfigError: the name is taken, or this is neither.
+        RecoveryError: the name is taken, or this is neither.
     """
 
     def register(definition: Any) -> Any:
         if not isinstance(definition, type):
             return calibration.register_algorithm(name, statistics)(definition)
         if not issubclass(definition, RecoveryMethod) or not isinstance(getattr(definition, "stage", None), Stage):
-            raise ConfigError(f"recovery method {name!r} must be a subclass of RecoveryMethod whose stage is a Stage")
+            raise RecoveryError(f"recovery method {name!r} must be a subclass of RecoveryMethod whose stage is a Stage")
         if name in _METHODS and not is_same_definition(_METHODS[name], definition):
-            raise ConfigError(f"the name {name!r} of a recovery method is taken; choose another")
+            raise RecoveryError(f"the name {name!r} of a recovery method is taken; choose another")
         definition.name = name
         _METHODS[name] = definition
         register_recipe(name)
@@ -56,11 +56,13 @@ def as_methods(asked: Any) -> list[RecoveryMethod]:
             defaults and False leaves a method out.
 
     Raises:
-        ConfigError: an unknown name or option, or methods that cannot follow one another.
+        RecoveryError: an unknown name or option, or methods that cannot follow one another.
     """
     given = [asked] if isinstance(asked, str | RecoveryMethod | Mapping) else asked
     if not isinstance(given, Sequence):
-        raise ConfigError(f"recover: a list of methods is expected, as in ['equalize', 'reconstruct'], not {asked!r}")
+        raise RecoveryError(
+            f"recovery methods: a list of methods is expected, as in ['equalize', 'reconstruct'], not {asked!r}"
+        )
     methods = [method for entry in given for method in _read(entry)]
     _check_order(methods)
     return methods
@@ -72,11 +74,13 @@ def _read(entry: Any) -> list[RecoveryMethod]:
     if isinstance(entry, str):
         return [_method(entry)()]
     if not isinstance(entry, Mapping):
-        raise ConfigError(f"recover: a method is a name, {{name: options}} or a RecoveryMethod, not {entry!r}")
+        raise RecoveryError(
+            f"recovery methods: a method is a name, {{name: options}} or a RecoveryMethod, not {entry!r}"
+        )
     methods = []
     for name, options in entry.items():
         if not isinstance(options, bool | Mapping | None):
-            raise ConfigError(f"recovery method {name!r}: options are a mapping, or true or false, not {options!r}")
+            raise RecoveryError(f"recovery method {name!r}: options are a mapping, or true or false, not {options!r}")
         if options is not False:
             methods.append(_method(name)(**(options if isinstance(options, Mapping) else {})))
     return methods
@@ -84,7 +88,7 @@ def _read(entry: Any) -> list[RecoveryMethod]:
 
 def _method(name: Any) -> type[RecoveryMethod]:
     if name not in _METHODS:
-        raise ConfigError(
+        raise RecoveryError(
             f"recovery method {name!r} is unknown{nearest(str(name), _METHODS)} (known: {listing(_METHODS)})"
         )
     return _METHODS[name]
@@ -93,21 +97,21 @@ def _method(name: Any) -> type[RecoveryMethod]:
 def _check_order(methods: Sequence[RecoveryMethod]) -> None:
     for before, after in pairwise(methods):
         if after.stage < before.stage:
-            raise ConfigError(
-                f"recover: {after.name!r} ({after.stage.name.lower()}) comes after {before.name!r} "
+            raise RecoveryError(
+                f"recovery methods: {after.name!r} ({after.stage.name.lower()}) comes after {before.name!r} "
                 f"({before.stage.name.lower()}), whose work it would undo; the order is "
                 f"{', '.join(stage.name.lower() for stage in Stage)}: put it before"
             )
     alone = [method for method in methods if method.alone]
     if alone and len(methods) > 1:
-        raise ConfigError(f"recover: {alone[0].name!r} chooses methods by itself; name no other beside it")
+        raise RecoveryError(f"recovery methods: {alone[0].name!r} chooses methods by itself; name no other beside it")
     names = [method.name for method in methods]
     for method in methods:
         if names.count(method.name) > 1:
-            raise ConfigError(f"recover: {method.name!r} is asked for twice")
+            raise RecoveryError(f"recovery methods: {method.name!r} is asked for twice")
         for other in methods:
             if other.name in method.excludes:
-                raise ConfigError(
-                    f"recover: {method.name!r} and {other.name!r} do the same in two ways, so that one would undo the "
-                    "other; keep one of them"
+                raise RecoveryError(
+                    f"recovery methods: {method.name!r} and {other.name!r} do the same in two ways, so that one would "
+                    "undo the other; keep one of them"
                 )

@@ -17,7 +17,7 @@ from subbyte.algorithms.float_function import same_function
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.orthogonal import keeping_mean, spreading
 from subbyte.algorithms.registry import register_algorithm
-from subbyte.errors import ConfigError
+from subbyte.errors import RecoveryError
 
 
 @register_algorithm("rotate")
@@ -47,7 +47,7 @@ class Rotate(RecoveryMethod):
         streams = [stream for stream in found if not stream.obstacle and stream.norms]
         if not streams and self.unsupported == "error":
             why = next((f": {stream.obstacle}" for stream in found if stream.obstacle), "")
-            raise ConfigError(
+            raise RecoveryError(
                 f"recovery method 'rotate' has no meaning for this model, as it has no residual stream that can be "
                 f"turned{why}; leave the method out, or pass over that with {{'rotate': {{'unsupported': 'skip'}}}}"
             )
@@ -75,14 +75,14 @@ def _rotation(model: PreparedModel, stream: ResidualStream, generator: Generator
     """One that every norm of the stream passes.
 
     Raises:
-        ConfigError: there is a norm that passes none.
+        RecoveryError: there is a norm that passes none.
     """
     norms = {name: model.model.get_submodule(name) for name in stream.norms}
     for rotation in (spreading(stream.size, generator), keeping_mean(stream.size, generator)):
         stopping = [name for name, norm in norms.items() if not commutes(norm, rotation)]
         if not stopping:
             return rotation
-    raise ConfigError(
+    raise RecoveryError(
         f"recovery method 'rotate' has no meaning for this model: no rotation passes its norm {stopping[0]!r}; leave "
         "the method out"
     )

@@ -45,7 +45,7 @@ class Samples:
         return cls(quantized, reference, next(fitting, None))
 
     def draw(self, count: int, drops: Drops) -> tuple[Call, Tensor]:
-        """Some samples of one call: what the block is given (dropped values are the float ones) and what it is to give."""
+        """Some samples of one call: what the block is given (dropped values are float) and what it is to give."""
         index = int(torch.randint(len(self.quantized), (), generator=drops.generator))
         given, wanted = self.quantized[index], self.reference[index]
         if self.is_sampled is not None:

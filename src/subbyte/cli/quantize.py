@@ -15,7 +15,7 @@ from subbyte.cli.console import note, out, say
 from subbyte.cli.failure import UserCodeError, users_code
 from subbyte.cli.recipe import RecipeFile, read_recipe
 from subbyte.cli.reference import importing_from, load_data, load_model, load_object
-from subbyte.errors import CalibrationError, ConfigError, ModelError
+from subbyte.errors import CalibrationError, ConfigError, ModelError, RecoveryError
 from subbyte.export.checkpoint import save
 from subbyte.quantization import quantize
 from subbyte.report import summary
@@ -71,7 +71,17 @@ def quantized_as(recipe: RecipeFile, model: nn.Module) -> nn.Module:
     data = data_of(recipe)
     note("quantizing")
     with told_of(recipe):
-        return quantize(model, recipe.request(), data, first_last=recipe.values.first_last, capability=capability)
+        values = recipe.values
+        return quantize(
+            model,
+            recipe.request(),
+            data,
+            first_last=values.first_last,
+            capability=capability,
+            recover=values.recover,
+            seed=values.seed,
+            resume=None if values.resume is None else recipe.beside(values.resume),
+        )
 
 
 @contextmanager
@@ -81,6 +91,10 @@ def told_of(recipe: RecipeFile) -> Iterator[None]:
         yield
     except UserCodeError:
         raise
+    except RecoveryError as error:
+        raise RecoveryError(
+            f"{recipe.at('config' if recipe.values.recover is None else 'recover')}: {error}"
+        ) from error
     except ConfigError as error:
         raise ConfigError(f"{recipe.at('config')}: {error}") from error
     except CalibrationError as error:

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, StrictStr, ValidationError
+from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, ValidationError
 
+from subbyte.algorithms import as_methods
 from subbyte.capability import Capability, Located, built_in_capabilities, load_capability, read_yaml
 from subbyte.config import PostTrainingQuantConfig, as_request
 from subbyte.config.request import Request
-from subbyte.errors import CapabilityError, ConfigError, nearest
+from subbyte.errors import CapabilityError, ConfigError, RecoveryError, nearest
 
 
 class Recipe(BaseModel):
@@ -25,6 +26,9 @@ class Recipe(BaseModel):
         first_last: the precision of the first and last layers.
         capability: a capability file, or a built-in's name.
         evaluate: a function of a model that returns a figure; run before and after.
+        recover: methods that recover accuracy, in order: a name, or a list of names and of `{name: options}`.
+        seed: of the randomness in these.
+        resume: a folder in which their finished parts are kept, so that an interrupted run goes on there.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -37,6 +41,16 @@ class Recipe(BaseModel):
     first_last: StrictStr | None = None
     capability: StrictStr | None = None
     evaluate: StrictStr | None = None
+    recover: StrictStr | list[Any] | dict[str, Any] | None = None
+    seed: StrictInt = 0
+    resume: StrictStr | None = None
+
+
+_EXPECTED = {
+    "config": "text or a mapping",
+    "recover": "a name, or a list of names and mappings",
+    "seed": "a whole number",
+}
 
 
 @dataclass(frozen=True)
@@ -102,8 +116,16 @@ def read_recipe(path: Path) -> RecipeFile:
     except ValidationError as error:
         raise ConfigError("\n".join(_problems(error, tree))) from None
     recipe.request()
+    _check_recovery(recipe)
     _check_output(recipe)
     return recipe
+
+
+def _check_recovery(recipe: RecipeFile) -> None:
+    try:
+        as_methods(recipe.values.recover or [])
+    except RecoveryError as error:
+        raise RecoveryError(f"{recipe.at('recover')}: {error}") from None
 
 
 def _check_output(recipe: RecipeFile) -> None:
@@ -130,7 +152,7 @@ def _problems(error: ValidationError, tree: Located) -> list[str]:
         if problem["type"] == "missing":
             lines[key] = f"{tree.place}: the key {key!r} is missing; a recipe needs model, config and output"
         else:
-            expected = "text or a mapping" if key == "config" else "text"
+            expected = _EXPECTED.get(key, "text")
             lines[key] = f"{tree.at(key)}: {key}: expected {expected}, found {tree[key]!r}"
     return list(lines.values())
 

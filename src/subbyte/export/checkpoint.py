@@ -19,6 +19,7 @@ from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, Prepared
 from subbyte.adaptor.pytorch.state import QuantizationState, hold, state_of
 from subbyte.adaptor.pytorch.structure import check_structure
 from subbyte.errors import CheckpointError, ModelError
+from subbyte.export.aliases import without_aliases
 from subbyte.export.header import state_from, state_header
 from subbyte.export.safe_file import read, write
 from subbyte.numerics import QuantizedTensor
@@ -43,7 +44,7 @@ def save(model: nn.Module, path: str | Path) -> None:
     check_structure(model, state)
     values = model.state_dict()
     _check_tensors(values)
-    tensors, aliases = _without_aliases(values)
+    tensors, aliases = without_aliases(values)
     report = summary(model)
     header = state_header(state) | {
         "weights": _weight_specs(model),
@@ -121,28 +122,6 @@ def _check_tensors(values: dict[str, Any]) -> None:
                 f"module {module!r} has an extra state (get_extra_state) that is a {type(value).__name__}; a "
                 "checkpoint holds tensors only: give it as a tensor, or take it out"
             )
-
-
-def _without_aliases(state_dict: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors that are the same memory are stored once; the other names point there.
-
-    What is only a part of some memory, or overlaps with another, is stored as a copy.
-    """
-    tensors: dict[str, Tensor] = {}
-    aliases: dict[str, str] = {}
-    first: dict[tuple[int, Any, Any], str] = {}
-    stored: set[int] = set()
-    for name, tensor in state_dict.items():
-        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
-        if tensor.numel() and key in first and tensors[first[key]].dtype == tensor.dtype:
-            aliases[name] = first[key]
-        else:
-            first[key] = name
-            memory = tensor.untyped_storage()
-            is_alone = memory.nbytes() == tensor.nbytes and memory.data_ptr() not in stored
-            stored.add(memory.data_ptr())
-            tensors[name] = tensor if is_alone else tensor.clone(memory_format=torch.contiguous_format)
-    return tensors, aliases
 
 
 def _weight_specs(model: nn.Module) -> dict[str, Any]:

@@ -5,6 +5,8 @@ import json
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,25 +29,37 @@ def write(path: str | Path, tensors: dict[str, Tensor], header: dict[str, Any]) 
     Raises:
         CheckpointError: the file cannot be written.
     """
-    target = _checked(path).resolve()
     text = json_text(header, sort_keys=True, separators=(",", ":"))
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     metadata = {_HEADER: text, _DIGEST: _digest(text, stored)}
-    try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".subbyte-", suffix=".partial")
-    except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {_reason(error)}") from error
-    os.close(handle)
-    try:
+    with replaced(path) as temporary:
         save_file(stored, temporary, metadata)
+
+
+@contextmanager
+def replaced(path: str | Path) -> Iterator[Path]:
+    """A file to write, which takes the place of `path` once it is complete; where that fails nothing changes.
+
+    Raises:
+        CheckpointError: the file cannot be written.
+    """
+    target = _checked(path).resolve()
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".subbyte-", suffix=".partial")
+    except OSError as error:
+        raise CheckpointError(f"cannot write {path}: {reason(error)}") from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, 0o666 & ~umask())
         os.replace(temporary, target)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot write {path}: {error}") from error
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -54,8 +68,7 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         CheckpointError: the file is missing, truncated, altered, or not one of ours.
     """
-    tensors: dict[str, Tensor] = {}
-    metadata = _open(path, tensors)
+    tensors, metadata = open_tensors(path)
     if _HEADER not in metadata or _DIGEST not in metadata:
         raise CheckpointError(f"{path} is a safetensors file, but not a checkpoint that subbyte.save wrote")
     if _digest(metadata[_HEADER], tensors) != metadata[_DIGEST]:
@@ -74,22 +87,26 @@ def _checked(path: str | Path) -> Path:
     except (FileNotFoundError, NotADirectoryError):
         pass  # reading and writing say so
     except (OSError, ValueError) as error:  # too long, a link to itself, a NUL in it, a folder that may not be seen
-        raise CheckpointError(f"{str(path)!r} names no file that can be read or written: {_reason(error)}") from error
+        raise CheckpointError(f"{str(path)!r} names no file that can be read or written: {reason(error)}") from error
     return path
 
 
-def _reason(error: OSError | ValueError) -> str:
+def reason(error: OSError | ValueError) -> str:
+    """What an error of the operating system says, without its number and path."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def _open(path: str | Path, tensors: dict[str, Tensor]) -> dict[str, str]:
+def open_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of any safetensors file.
+
+    Raises:
+        CheckpointError: the file is missing, truncated, or no safetensors file.
+    """
     if not _checked(path).is_file():
         raise CheckpointError(f"there is no checkpoint at {path}")
     try:
         with safe_open(str(path), framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 (no mapping)
-                tensors[name] = file.get_tensor(name)
-            return file.metadata() or {}
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 (no mapping)
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{path} is damaged, or no safetensors file ({error}); get a whole copy") from error
 
@@ -107,7 +124,8 @@ def _bytes(tensor: Tensor) -> Any:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
-def _umask() -> int:
+def umask() -> int:
+    """The rights that new files of this process do not get."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -333,6 +333,18 @@ def test_an_output_that_is_written_over_is_met_as_it_was() -> None:
     assert meet(model, quantized, x).ops["0"].output.sqnr == pytest.approx(sqnr(pairs), rel=1e-6)
 
 
+def test_a_module_that_writes_over_its_input_is_met_with_what_that_was() -> None:
+    model, x = (
+        randomized(nn.Sequential(nn.Linear(8, 8), nn.LeakyReLU(0.1, inplace=True), nn.Linear(8, 4))),
+        seeded((4, 8)),
+    )
+    quantized = subbyte.quantize(model, "w8a8", x)
+    before = seen(model, ["0"], x)["0"][1]
+    alone = F.leaky_relu(on_grid(before, input_quantizer(quantized, "1"), 0, 255), 0.1)
+    error = meet(model, quantized, x).ops["1"]
+    assert error.by_input.sqnr == pytest.approx(sqnr([(F.leaky_relu(before, 0.1), alone)]), rel=1e-4)
+
+
 @pytest.mark.parametrize("config", ["w4", "w8a8"])
 def test_the_products_inside_an_attention_layer_are_met(config: str) -> None:
     torch.manual_seed(0)

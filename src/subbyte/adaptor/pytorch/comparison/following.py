@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from subbyte.adaptor.pytorch.call_site import call_site
 from subbyte.adaptor.pytorch.composites import COMPOSITES
@@ -50,16 +51,20 @@ class Follower:
     def following(self, names: Set[str], leave: Callable[[str, tuple[Any, ...], Any], None]) -> Iterator[None]:
         """Meanwhile `leave` gets the name, the arguments and the output of each module of `names` that has run."""
 
-        def entered(module: nn.Module, args: Any) -> None:
+        written_over: dict[nn.Module, tuple[Any, ...]] = {}
+
+        def entered(module: nn.Module, args: Any, kwargs: Any) -> None:
             self.stack.append(module)
+            if self.names[module] in names and getattr(module, "inplace", False):
+                written_over[module] = copies(positional(module, args, kwargs))
 
         def left(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             self.stack.pop()
-            name = self.names[module]
+            name, kept = self.names[module], written_over.pop(module, None)
             if name in names and output is not None:  # None: it raised, and a caller may catch that
-                leave(name, positional(module, args, kwargs), output)
+                leave(name, positional(module, args, kwargs) if kept is None else kept, output)
 
-        handles = [module.register_forward_pre_hook(entered) for module in self.names]
+        handles = [module.register_forward_pre_hook(entered, with_kwargs=True) for module in self.names]
         # Before the model's own hooks: what those compute is the caller's code.
         options = {"with_kwargs": True, "prepend": True, "always_call": True}
         handles += [module.register_forward_hook(left, **options) for module in self.names]
@@ -69,6 +74,11 @@ class Follower:
             self.stack.clear()
             for handle in handles:
                 handle.remove()
+
+
+def copies(given: Any) -> Any:
+    """Arguments with tensors of their own: what is called may write into them."""
+    return tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, given)
 
 
 class FloatMode(TorchFunctionMode):

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from subbyte.adaptor.pytorch.batch import Batch, batches
 from subbyte.adaptor.pytorch.call_site import call_site
-from subbyte.adaptor.pytorch.comparison.following import FloatMode, Follower, QuantizedMode
+from subbyte.adaptor.pytorch.comparison.following import FloatMode, Follower, QuantizedMode, copies
 from subbyte.adaptor.pytorch.comparison.op_alone import channel_axis, note_weights, watched, with_inputs, with_weight
 from subbyte.adaptor.pytorch.comparison.op_error import OpError, floats_in
 from subbyte.adaptor.pytorch.copying import copied
@@ -181,7 +181,7 @@ class _Comparing:
         if name not in self.shown:
             return function(*args, **kwargs)
         slots = self._function_slots(name, op, function)
-        given = _own((args, kwargs)) if written(function, args, kwargs) is not None else (args, kwargs)
+        given = copies((args, kwargs)) if written(function, args, kwargs) is not None else (args, kwargs)
         output = function(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             self._note_function(self._error(name), op, function, given, slots, output)
@@ -247,7 +247,3 @@ def _holds_norm(module: Any) -> bool:
 def _kept(output: Any) -> list[Tensor]:
     """Copies: what follows may write into an op's output."""
     return [x.detach().clone() for x in floats_in(output)]
-
-
-def _own(given: Any) -> Any:
-    return tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, given)
