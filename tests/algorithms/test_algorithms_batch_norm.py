@@ -12,6 +12,8 @@ from subbyte import TensorSpec
 from subbyte.errors import ConfigError
 from subbyte.numerics import fake_quantize
 
+DATA = {"batch_norm": {"target": "data"}}
+
 
 def _trained(channels: int, x: Tensor) -> nn.BatchNorm2d:
     """PyTorch's BatchNorm after one training step on x."""
@@ -24,7 +26,7 @@ def _trained(channels: int, x: Tensor) -> nn.BatchNorm2d:
 def test_statistics_are_those_of_what_the_quantized_op_gives(name: str) -> None:
     model, data = every_op()
     untouched = tensors_of(model)
-    plain, renewed = (prepared(model, data, WEIGHTS[name], each) for each in ([], "batch_norm"))
+    plain, renewed = (prepared(model, data, WEIGHTS[name], each) for each in ([], DATA))
     (quantizer,) = plain.conv.input_quantizers
     x = fake_quantize(torch.cat(data), quantizer.params, quantizer.spec)
     expected = _trained(6, F.conv2d(x, seen(plain, data).ops["conv"].quantized(), padding=1))
@@ -40,7 +42,7 @@ def test_statistics_are_those_of_what_the_quantized_op_gives(name: str) -> None:
 
 def test_each_sees_what_those_before_it_give_now() -> None:
     model, data = every_op()
-    renewed = prepared(model, data, WEIGHTS["ternary per_channel"], "batch_norm")
+    renewed = prepared(model, data, WEIGHTS["ternary per_channel"], DATA)
     found: list[Tensor] = []
     hook = renewed.grouped_norm.register_forward_hook(lambda _, __, y: found.append(y))
     with torch.no_grad():
@@ -60,7 +62,7 @@ def test_batch_norms_that_no_op_applies_take_their_turn() -> None:
     model[2].weight.data.fill_(1.5)
     model[4].weight.data.fill_(0.5)
     data = list(seeded((16, 3, 8, 8), seed=1).split(8))
-    renewed = prepared(model, data, TensorSpec("int2", "sym", "per_channel"), "batch_norm")
+    renewed = prepared(model, data, TensorSpec("int2", "sym", "per_channel"), DATA)
     with torch.no_grad():
         expected = _trained(4, renewed[1](renewed[0](torch.cat(data))))
         y = renewed(torch.cat(data)).transpose(0, 1).flatten(1)
@@ -69,6 +71,42 @@ def test_batch_norms_that_no_op_applies_take_their_turn() -> None:
     torch.testing.assert_close(y.mean(1), model[4].bias.detach(), rtol=1e-4, atol=1e-4)  # after the one before it
     torch.testing.assert_close(y.var(1), torch.full((5,), 0.25), rtol=1e-3, atol=1e-4)
     assert_same_converted(renewed, data)
+
+
+def _outputs(model: nn.Module, names: tuple[str, ...], data: list[Tensor]) -> dict[str, Tensor]:
+    """What some modules give: [channels, values]."""
+    found: dict[str, list[Tensor]] = {name: [] for name in names}
+    hooks = [
+        model.get_submodule(name).register_forward_hook(lambda _, __, y, name=name: found[name].append(y))
+        for name in names
+    ]
+    with torch.no_grad():
+        for x in data:
+            model(x)
+    for hook in hooks:
+        hook.remove()
+    return {name: torch.cat(parts).transpose(0, 1).flatten(1) for name, parts in found.items()}
+
+
+@pytest.mark.parametrize("before", [[], ["bias_correction"]], ids=str)
+def test_outputs_get_the_moments_that_they_have_in_float(before: list[str]) -> None:
+    model, data = every_op()
+    renewed = prepared(model, data, WEIGHTS["ternary per_channel"], [*before, "batch_norm"])
+    names = ("norm", "grouped_norm")
+    expected, found = _outputs(model, names, data), _outputs(renewed, names, data)
+    for name in names:
+        torch.testing.assert_close(found[name].mean(1), expected[name].mean(1), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(found[name].var(1), expected[name].var(1), rtol=1e-3, atol=1e-3)
+    assert_same_converted(renewed, data)
+
+
+def test_a_batch_norm_that_stands_alone_gets_the_moments_too() -> None:
+    model = randomized(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4)))
+    data = list((seeded((16, 3, 8, 8), seed=1) + 0.5).split(8))
+    renewed = prepared(model, data, TensorSpec("int2", "sym", "per_channel"), "batch_norm")
+    expected, found = (_outputs(each, ("2",), data)["2"] for each in (model, renewed))
+    torch.testing.assert_close(found.mean(1), expected.mean(1), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(found.var(1), expected.var(1), rtol=1e-3, atol=1e-3)
 
 
 def test_a_factor_inside_the_codes_is_refused() -> None:
