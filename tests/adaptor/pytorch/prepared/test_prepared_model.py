@@ -1,6 +1,8 @@
 """What methods see of a prepared model."""
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -183,3 +185,16 @@ class TestBlockCalls:
 
         model = _prepared(randomized(Net()), "w4a4", seeded((3, 4)), seeded((3, 4), 1))
         assert self._check(model) == {"c"}
+
+    def test_only_one_block_is_kept(self) -> None:
+        ids = [torch.randint(0, 50, (2, 8)) for _ in range(2)]
+        model = _prepared(tiny_transformer("llama"), "w4", *ids)
+        alive: list[weakref.ref[Tensor]] = []
+        with model.without_cache():
+            for block in model.blocks():
+                quantized, floats = model.block_calls(block)
+                inputs = [call.input for call in (*quantized, *floats) if call.input.is_floating_point()]
+                before, alive = alive, [weakref.ref(x) for x in inputs]
+                del quantized, floats, inputs
+                gc.collect()
+                assert not any(one() is not None for one in before)
