@@ -139,6 +139,23 @@ def test_weights_that_a_method_rounded_are_still_the_models(data: Tensor) -> Non
     assert all(remedy.methods != ("quantize again",) for op in found.ops for remedy in op.remedies)
 
 
+def test_where_scales_were_moved_single_ops_are_not_judged(tmp_path: Path) -> None:
+    model = randomized(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)))
+    with torch.no_grad():
+        model[0].weight[0] *= 50
+    x = seeded((32, 8))
+    quantized = subbyte.quantize(model, "w4a8", x, recover=["equalize"])
+    subbyte.save(quantized, tmp_path / "model.safetensors")
+    for each in (quantized, subbyte.load(tmp_path / "model.safetensors", model)):
+        found = subbyte.compare(model, each, x)
+        assert found["0"].own_error > 0.5  # channel 0 is another size now
+        assert found.output_sqnr > 15
+        assert found.first_jump is None
+        assert not any(op.remedies for op in found.ops)
+        assert found.moved_by == ("equalize",)
+        assert "equalize changed what ops give to each other" in str(found)
+
+
 def test_an_op_that_breaks_is_where_error_jumps(data: Tensor) -> None:
     model = randomized(ResidualNet(6))
     prepared = subbyte.prepare(model, "w8a8", data)

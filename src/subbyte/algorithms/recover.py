@@ -11,6 +11,7 @@ from torch import nn
 
 from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.prepared import PreparedModel
+from subbyte.adaptor.pytorch.state import state_of
 from subbyte.adaptor.pytorch.tensors import tensors_in
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.registry import as_methods
@@ -87,6 +88,8 @@ def _apply(method: RecoveryMethod, model: PreparedModel, seed: int, store: UnitS
             if store is not None:
                 store.keep(key, model.model, before)
         bar.advance(task)
+    if method.stage == Stage.FLOAT:
+        state_of(model.model).moved_by.append(method.name)
 
 
 def _generator(seed: int, key: str) -> torch.Generator:

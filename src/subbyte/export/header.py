@@ -32,6 +32,7 @@ def state_header(state: QuantizationState) -> dict[str, Any]:
         "found_later": None if later is None else {name: config.to_dict() for name, config in later.items()},
         "weight_sqnr": state.weight_sqnr,
         "activation_sqnr": state.activation_sqnr,
+        "moved_by": state.moved_by,
     }
 
 
@@ -64,6 +65,7 @@ def state_from(header: Mapping[str, Any]) -> QuantizationState:
     sizes = {key: header[key] for key in ("float_bytes", "float_params")}
     state = QuantizationState(config, graph, fingerprint=fingerprint, **sizes)
     state.weight_sqnr, state.activation_sqnr = _figures(header["weight_sqnr"]), _figures(header["activation_sqnr"])
+    state.moved_by = list(header.get("moved_by", ()))  # files of earlier versions have none
     return state
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from subbyte.adaptor.pytorch.comparison import OpError, QuantizerUse, meet
+from subbyte.adaptor.pytorch.state import state_of
 from subbyte.numerics import Loss
 from subbyte.report.doctor.comparison import Comparison
 from subbyte.report.doctor.figures import OpComparison, QuantizerFigures
@@ -46,7 +47,9 @@ def compare(float_model: nn.Module, q_model: nn.Module, data: Any) -> Comparison
     found = meet(float_model, q_model, data)
     ops = [_figures(error) for error in found.ops.values()]
     typical = _typical(ops)
-    ops = [replace(op, remedies=tuple(remedies(op))) if _stands_out(op, typical[op.type]) else op for op in ops]
+    moved_by = tuple(state_of(q_model).moved_by)
+    if not moved_by:  # else what ops give is not meant to be what they give in the float model
+        ops = [replace(op, remedies=tuple(remedies(op))) if _stands_out(op, typical[op.type]) else op for op in ops]
     output = found.output
     return Comparison(
         tuple(ops),
@@ -55,6 +58,7 @@ def compare(float_model: nn.Module, q_model: nn.Module, data: Any) -> Comparison
         _first_jump(ops),
         tuple(found.unreached),
         found.samples,
+        moved_by,
     )
 
 

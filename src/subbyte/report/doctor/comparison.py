@@ -29,6 +29,8 @@ class Comparison:
             infinity is one in any case. None where no op stands out.
         unreached: ops that no batch came to.
         samples: how many were compared.
+        moved_by: recovery methods that moved scales from one op to another, or turned what ops give: then figures of
+            single ops compare different things, no op stands out, and what the model returns is what counts.
     """
 
     ops: tuple[OpComparison, ...]
@@ -37,6 +39,7 @@ class Comparison:
     first_jump: str | None = None
     unreached: tuple[str, ...] = field(default=())
     samples: int = 0
+    moved_by: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> OpComparison:
         """The op of that name.
@@ -62,6 +65,7 @@ class Comparison:
             "first_jump": self.first_jump,
             "samples": self.samples,
             "unreached": list(self.unreached),
+            "moved_by": list(self.moved_by),
             "ops": [op.to_dict() for op in self.ops],
         }
 
@@ -111,6 +115,11 @@ class Comparison:
         return said + (wrong if self.not_finite[1] else "")
 
     def _of_the_jump(self) -> list[str]:
+        if self.moved_by:
+            return [
+                f"{' and '.join(self.moved_by)} changed what ops give to each other: single ops cannot be compared, "
+                "what the model gives can; to examine ops, compare the model quantized without"
+            ]
         if self.first_jump is None:
             return ["no op adds much more error than the others"]
         op = self[self.first_jump]
