@@ -1,5 +1,6 @@
 """GGUF: blocks that the package gguf dequantizes to our values, and that hold our codes and scales."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +171,9 @@ def test_models_that_are_no_plain_llama(tmp_path: Path) -> None:
     refused(llama(**linear), "rotary embedding is of type 'linear'")
     refused(llama(hidden_act="gelu"), "activation is 'gelu'")
     refused(llama(intermediate_size=48), r"op '.*down_proj': this format has inputs in blocks of 32, and there are 48")
+
+
+def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(CheckpointError, match="written by the package gguf, which is not installed: pip install gguf"):
+        subbyte.export_checkpoint(weight_only(llama(), dtype="int4", **BLOCKS), tmp_path / "x.gguf", format="gguf")
