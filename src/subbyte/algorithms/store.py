@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from subbyte.adaptor.pytorch.prepared import PreparedModel
+from subbyte.adaptor.pytorch.prepared.new_values import give_values
 from subbyte.algorithms.method import RecoveryMethod
 from subbyte.errors import CheckpointError
 
@@ -115,7 +116,7 @@ class UnitStore:
             owner, _, key = name.rpartition(".")
             module = model.get_submodule(owner)
             if module._parameters.get(key) is not None:
-                module._parameters[key].data = tensor  # type: ignore[union-attr]
+                _put_back(module, key, tensor, together=_holds_one(_names_of(model, module._parameters[key]), changed))
             elif key in module._buffers:
                 module._buffers[key] = tensor
             else:
@@ -124,6 +125,26 @@ class UnitStore:
 
     def _path(self, unit: str) -> Path:
         return self.folder / f"{hashlib.sha256(unit.encode()).hexdigest()[:16]}.safetensors"
+
+
+def _put_back(module: nn.Module, key: str, tensor: Tensor, *, together: bool) -> None:
+    """Give a parameter other values: in place where all modules that hold it had these, else as one of its own."""
+    own = module._parameters[key]
+    assert own is not None
+    if together:
+        give_values(own, tensor)
+    else:
+        module._parameters[key] = nn.Parameter(tensor, own.requires_grad)
+
+
+def _names_of(model: nn.Module, parameter: Tensor | None) -> list[str]:
+    named = model.named_parameters(remove_duplicate=False)
+    return [name for name, one in named if one is parameter]
+
+
+def _holds_one(names: Sequence[str], changed: Mapping[str, Tensor]) -> bool:
+    """Whether all of these were changed, and to the same values."""
+    return all(name in changed and torch.equal(changed[name], changed[names[0]]) for name in names)
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

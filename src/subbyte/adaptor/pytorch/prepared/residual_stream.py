@@ -121,7 +121,11 @@ def _obstacle(
             return f"{name!r} reads its channels in another order"
     for name, readers in norms.items():
         numbers = flow.sources[name].numbers
-        if not readers or bool((flow.blocked | flow.bent | flow.added)[numbers].any()):
+        if bool(flow.added[numbers].any()):
+            return (
+                f"what the norm {name!r} gives is added to, as in post-norm models, and a rotation does not pass a norm"
+            )
+        if not readers or bool((flow.blocked | flow.bent)[numbers].any()):
             return f"what the norm {name!r} gives is not read by weighted ops alone"
     return ""
 

@@ -9,6 +9,7 @@ from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
 from subbyte.adaptor.pytorch.modules import WeightedHandler, handler_of
 from subbyte.adaptor.pytorch.prepared.channel_rules import NONE
 from subbyte.adaptor.pytorch.prepared.data_flow import ChannelLink
+from subbyte.adaptor.pytorch.prepared.new_values import give_values
 from subbyte.adaptor.pytorch.weight import fold_into
 
 
@@ -23,9 +24,8 @@ def move_scale(model: nn.Module, link: ChannelLink, factor: Tensor) -> None:
     _divide_output(model.get_submodule(link.source.name), factor)
     for name, channels in link.readers.items():
         module: Any = model.get_submodule(name)
-        replace_parameter(
-            module, "weight", scaled_inputs(module, module.weight.detach().float(), over_inputs(factor, channels))
-        )
+        scaled = scaled_inputs(module, module.weight.detach().float(), over_inputs(factor, channels))
+        give_values(module.weight, scaled)
 
 
 def over_inputs(factor: Tensor, channels: Tensor) -> Tensor:
@@ -85,13 +85,6 @@ def gathered(values: Tensor, channels: Tensor, count: int) -> Tensor:
     return start.scatter_reduce(0, channels[mine].long().to(values.device), values[mine], "amax")
 
 
-def replace_parameter(module: Any, name: str, value: Tensor) -> None:
-    """Put other values in the place of a parameter's."""
-    own = module._parameters[name]
-    # Other memory, not other values in it: a reference model may hold the old.
-    own.data = value.to(own.dtype).contiguous()
-
-
 def _by_axis(weight: Tensor, axis: int, channels: int) -> Tensor:
     """The largest |weight| at each place of an axis; of a weight in groups, at each place in each group."""
     size = weight.shape[axis]
@@ -114,9 +107,9 @@ def _divide_output(module: Any, factor: Tensor) -> None:
     if not isinstance(handler, WeightedHandler):
         _divide_norm(module, factor)
         return
-    replace_parameter(module, "weight", fold_into(module.weight.detach().float(), 1 / factor, handler))
+    give_values(module.weight, fold_into(module.weight.detach().float(), 1 / factor, handler))
     if module.bias is not None:
-        replace_parameter(module, "bias", module.bias.detach().float() / factor)
+        give_values(module.bias, module.bias.detach().float() / factor)
 
 
 def _divide_norm(norm: Any, factor: Tensor) -> None:
@@ -125,4 +118,4 @@ def _divide_norm(norm: Any, factor: Tensor) -> None:
         return
     for name in ("weight", "bias"):
         if norm._parameters.get(name) is not None:
-            replace_parameter(norm, name, norm._parameters[name].detach().float() / factor)
+            give_values(norm._parameters[name], norm._parameters[name].detach().float() / factor)

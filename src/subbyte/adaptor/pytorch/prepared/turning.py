@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.modules import WeightedHandler, handler_of
-from subbyte.adaptor.pytorch.prepared.scaling import replace_parameter, scaled_inputs
+from subbyte.adaptor.pytorch.prepared.new_values import give_values
+from subbyte.adaptor.pytorch.prepared.scaling import scaled_inputs
 
 
 def turn_output(module: Any, rotation: Tensor, rows: Tensor | None = None) -> None:
@@ -21,16 +22,16 @@ def turn_output(module: Any, rotation: Tensor, rows: Tensor | None = None) -> No
     weight = module.weight.detach().double()
     rotation = rotation.to(weight.device)
     if not handler.takes_activation:
-        replace_parameter(module, "weight", weight @ rotation)
+        give_values(module.weight, weight @ rotation)
         return
     matrix = handler.as_matrix(module, weight).clone()
     rows = torch.arange(matrix.shape[1]) if rows is None else rows
     matrix[0, rows] = rotation.T @ matrix[0, rows]
-    replace_parameter(module, "weight", handler.from_matrix(module, matrix))
+    give_values(module.weight, handler.from_matrix(module, matrix))
     if module.bias is not None:
         bias = module.bias.detach().double().clone()
         bias[rows] = bias[rows] @ rotation
-        replace_parameter(module, "bias", bias)
+        give_values(module.bias, bias)
 
 
 def turn_input(module: Any, rotation: Tensor, columns: Tensor | None = None) -> None:
@@ -45,7 +46,7 @@ def turn_input(module: Any, rotation: Tensor, columns: Tensor | None = None) -> 
     matrix = handler.as_matrix(module, module.weight.detach().double()).clone()
     columns = torch.arange(matrix.shape[2]) if columns is None else columns
     matrix[0][:, columns] = matrix[0][:, columns] @ rotation.to(matrix.device)
-    replace_parameter(module, "weight", handler.from_matrix(module, matrix))
+    give_values(module.weight, handler.from_matrix(module, matrix))
 
 
 def fold_norm(norm: Any, readers: list[Any]) -> None:
@@ -56,10 +57,10 @@ def fold_norm(norm: Any, readers: list[Any]) -> None:
         if bias is not None and bool(bias.detach().any()):
             shift = handler.as_matrix(module, module.weight.detach().double())[0] @ bias.detach().double()
             _shift_bias(module, shift)
-        replace_parameter(module, "weight", scaled_inputs(module, module.weight.detach().double(), weight))
-    replace_parameter(norm, "weight", torch.ones_like(weight))
+        give_values(module.weight, scaled_inputs(module, module.weight.detach().double(), weight))
+    give_values(norm.weight, torch.ones_like(weight))
     if bias is not None:
-        replace_parameter(norm, "bias", torch.zeros_like(weight))
+        give_values(norm.bias, torch.zeros_like(weight))
 
 
 def untie(model: nn.Module) -> None:
@@ -83,4 +84,4 @@ def _shift_bias(module: Any, shift: Tensor) -> None:
     if module.bias is None:
         module.bias = nn.Parameter(shift.to(module.weight.dtype), module.weight.requires_grad)
     else:
-        replace_parameter(module, "bias", module.bias.detach().double() + shift)
+        give_values(module.bias, module.bias.detach().double() + shift)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.modules import WeightedHandler
+from subbyte.adaptor.pytorch.prepared.new_values import give_values
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.adaptor.pytorch.weight import WeightQuantizer, fold_into, folds_first
@@ -77,9 +78,7 @@ class WeightedOp:
         if factor is not None:
             inverse = torch.where(factor != 0, 1 / factor, 0.0)
             weight = fold_into(weight, inverse, self.handler)
-        own = self.module.weight
-        # Other memory, not other values in it: a reference model may hold the old.
-        own.data = weight.to(own.dtype).contiguous()
+        give_values(self.module.weight, weight)
 
     def write_params(self, params: QuantParams) -> None:
         """Replace scale and zero point of the weight.
@@ -107,7 +106,7 @@ class WeightedOp:
         if norm is None:
             self._shift_bias(shift)
         elif norm.bias is not None:
-            norm.bias.data = norm.bias.detach() + shift.to(norm.bias.dtype)
+            give_values(norm.bias, norm.bias.detach() + shift.to(norm.bias.dtype))
         else:
             factor, _ = norm.factor_and_bias(None)
             norm.running_mean = norm.running_mean - torch.where(factor != 0, shift / factor, 0.0)
@@ -157,4 +156,4 @@ class WeightedOp:
         if bias is None:
             self.module.bias = nn.Parameter(shift.to(self.module.weight.dtype).clone())  # type: ignore[attr-defined]
         else:
-            bias.data = bias.detach() + shift.to(bias.dtype)
+            give_values(bias, bias.detach() + shift.to(bias.dtype))
