@@ -49,26 +49,28 @@ class LinkedLayers:
     ops: Sequence[WeightedOp]
     inputs: Sequence[Sequence[Tensor]]
 
-    def error(self, factor: Tensor) -> float:
-        """`sum ||Q(W s) Q(x / s) - W x||^2` over ops and samples, s a factor for each channel of the source."""
-        return sum(self._errors(factor))
+    def best(self, factors: Sequence[Tensor]) -> Tensor:
+        """The factor s with the least `sum ||Q(W s) Q(x / s) - W x||^2` over ops and samples; of equal ones the first.
 
-    def _errors(self, factor: Tensor) -> Iterator[float]:
-        for op, inputs in zip(self.ops, self.inputs, strict=True):
+        Args:
+            factors: each [channels of the source].
+        """
+        with torch.no_grad():
+            wanted = [
+                [op.apply(x.float(), op.weight) for x in inputs]
+                for op, inputs in zip(self.ops, self.inputs, strict=True)
+            ]
+            errors = [sum(self._errors(factor, wanted)) for factor in factors]
+        return factors[errors.index(min(errors))]
+
+    def _errors(self, factor: Tensor, wanted: Sequence[Sequence[Tensor]]) -> Iterator[float]:
+        for op, inputs, outputs in zip(self.ops, self.inputs, wanted, strict=True):
             over = over_inputs(factor, self.link.readers[op.name])
-            weight = op.weight
-            scaled = scaled_inputs(op.module, weight, over)
+            scaled = scaled_inputs(op.module, op.weight, over)
             quantized = fake_quantize(scaled, calibrate_tensor(scaled, op.spec), op.spec)
             divisor = over.reshape(-1, *[1] * (-input_axis(op.module) - 1))
-            for x in inputs:
+            for x, output in zip(inputs, outputs, strict=True):
                 given = x.float() / divisor
                 for quantizer in op.input_quantizers[:1]:
                     given = fake_quantize(given, params_of_tensor(given, quantizer.spec), quantizer.spec)
-                difference = op.apply(given, quantized) - op.apply(x.float(), weight)
-                yield float(difference.double().square().sum())
-
-    def best(self, factors: Sequence[Tensor]) -> Tensor:
-        """That of the smallest error; of equal ones the first."""
-        with torch.no_grad():
-            errors = [self.error(factor) for factor in factors]
-        return factors[errors.index(min(errors))]
+                yield float((op.apply(given, quantized) - output).double().square().sum())
