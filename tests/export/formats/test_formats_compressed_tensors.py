@@ -128,6 +128,38 @@ def test_tied_weights_that_stay_float_stay_tied(tmp_path: Path) -> None:
     assert torch.equal(logits(transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")), logits(quantized))
 
 
+BATCHES = [
+    {"input_ids": torch.randint(0, 64, (4, 16), generator=torch.Generator().manual_seed(seed))} for seed in (1, 2)
+]
+RECOVERED = {
+    "approach": "weight_only",
+    "op_type_dict": {"Linear": {"weight": {"dtype": "int4", "granularity": "per_group(32)"}}, "Embedding": "fp32"},
+    "op_name_dict": {"lm_head": "fp32"},
+}
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "rotate"])
+def test_recovered_models(tmp_path: Path, method: str) -> None:
+    model = llama(tie_word_embeddings=True)
+    with torch.no_grad():
+        model.model.norm.weight.copy_(torch.linspace(0.5, 2, 64))
+    quantized = subbyte.quantize(model, RECOVERED, BATCHES, recover=[method])
+    subbyte.export_checkpoint(quantized, tmp_path / "model", format="compressed-tensors")
+    read = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert torch.equal(logits(read), logits(quantized))
+    untied = method == "rotate"  # which folds the norm's weight into the head, and not into the embedding
+    assert_same(quantized, subbyte.import_checkpoint(tmp_path / "model", llama(tie_word_embeddings=not untied)))
+    if untied:
+        with pytest.raises(CheckpointError, match=r"this model ties it to another tensor.*tie_word_embeddings=False"):
+            subbyte.import_checkpoint(tmp_path / "model", llama(tie_word_embeddings=True))
+
+
+def test_a_bias_that_no_reader_would_look_for(tmp_path: Path) -> None:
+    quantized = subbyte.quantize(llama(), RECOVERED, BATCHES, recover=["bias_correction"])
+    with pytest.raises(CheckpointError, match=r"q_proj.bias' is not in the float model.*bias_correction"):
+        subbyte.export_checkpoint(quantized, tmp_path / "model", format="compressed-tensors")
+
+
 def of_others(folder: Path, scheme: dict[str, Any], format: str, *, targets: list[str]) -> nn.Module:
     """A checkpoint that the package itself compressed, of a model of float values; returns the model of its values."""
     model = llama()

@@ -38,6 +38,11 @@ def fingerprint(model: nn.Module) -> Fingerprint:
     return parts
 
 
+def has_tensor(model: Fingerprint, name: str) -> bool:
+    """Whether the model had a tensor of this name in its state_dict."""
+    return f"tensor {name!r}" in model
+
+
 def difference(before: Fingerprint, now: Fingerprint, where: str = "the checkpoint") -> str:
     """In what the models of two fingerprints differ, in words; empty where they do not.
 

@@ -113,6 +113,11 @@ def _values(
     values = {name: tensors[name] if name in tensors else by_memory[id(value)] for name, value in own.items()}
     for name, value in values.items():
         _check_fits(name, value, own[name], path)
+        if not torch.equal(value, by_memory[id(own[name])]):
+            raise CheckpointError(
+                f"{path} has a {name} of its own, and this model ties it to another tensor; build the model with "
+                "tie_word_embeddings=False, as its config.json says"
+            )
     return values
 
 

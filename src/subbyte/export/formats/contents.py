@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from subbyte.adaptor.pytorch.fingerprint import has_tensor
 from subbyte.adaptor.pytorch.modules import WeightedHandler, handler_of
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted
 from subbyte.adaptor.pytorch.state import STATE, QuantizationState, state_of
@@ -29,7 +30,7 @@ class Contents:
         op_types: of each module with a weight that could be quantized, as in `Linear`.
         tensors: what stayed float, by its name in the float model's state_dict; shared memory once.
         config: of a Hugging Face model its config.json; of others empty.
-        has_quantized_ends: whether the input embedding, or the output layer that may be tied to it, is quantized.
+        ties_ends: whether the input embedding and the output layer share a weight that stayed float.
     """
 
     weights: Mapping[str, IntegerWeight]
@@ -37,7 +38,7 @@ class Contents:
     op_types: Mapping[str, str]
     tensors: Mapping[str, Tensor]
     config: dict[str, Any]
-    has_quantized_ends: bool = False
+    ties_ends: bool = False
 
 
 def contents_of(model: nn.Module) -> Contents:
@@ -57,9 +58,9 @@ def contents_of(model: nn.Module) -> Contents:
         weights=_weights(modules),
         specs={name: module.weight_spec for name, module in modules.items()},
         op_types=_op_types(model),
-        tensors=_float_tensors(model, modules),
+        tensors=_float_tensors(model, modules, state),
         config=config_of(model, float_class(model).__name__),
-        has_quantized_ends=any(isinstance(end, ConvertedWeighted) for end in _ends(model)),
+        ties_ends=_ties_ends(model),
     )
 
 
@@ -95,10 +96,11 @@ def _integer_weight(module: ConvertedWeighted, name: str) -> IntegerWeight:
         raise CheckpointError(f"op {name!r}: {error}") from None
 
 
-def _ends(model: nn.Module) -> list[Any]:
-    """The first and last layer that a Hugging Face model names, which may share a weight."""
-    found = (getattr(model, name, None) for name in ("get_input_embeddings", "get_output_embeddings"))
-    return [get() for get in found if callable(get)]
+def _ties_ends(model: nn.Module) -> bool:
+    """Of a Hugging Face model, which names them; of any other False."""
+    ends = [getattr(model, name, None) for name in ("get_input_embeddings", "get_output_embeddings")]
+    weights = [getattr(end(), "weight", None) for end in ends if callable(end)]
+    return len(weights) == 2 and weights[0] is weights[1] and isinstance(weights[0], nn.Parameter)
 
 
 def _op_types(model: nn.Module) -> dict[str, str]:
@@ -106,7 +108,9 @@ def _op_types(model: nn.Module) -> dict[str, str]:
     return {name: handler.op_type for name, handler in handlers.items() if isinstance(handler, WeightedHandler)}
 
 
-def _float_tensors(model: nn.Module, quantized: Mapping[str, ConvertedWeighted]) -> dict[str, Tensor]:
+def _float_tensors(
+    model: nn.Module, quantized: Mapping[str, ConvertedWeighted], state: QuantizationState
+) -> dict[str, Tensor]:
     own = {joined(name, part) for name in quantized for part in ("weight.packed", "weight.scale", "weight.zero_point")}
     tensors: dict[str, Tensor] = {}
     for name, value in model.state_dict().items():
@@ -114,5 +118,10 @@ def _float_tensors(model: nn.Module, quantized: Mapping[str, ConvertedWeighted])
             continue
         if not isinstance(value, Tensor):
             raise ModelError(f"{name!r} of the model is a {type(value).__name__}; a checkpoint holds tensors only")
+        if not has_tensor(state.fingerprint, name):
+            raise CheckpointError(
+                f"{name!r} is not in the float model, so readers would pass over it; leave out the method that added "
+                "it (bias_correction, rotate), or start from a model that has it"
+            )
         tensors[name] = value
     return without_aliases(tensors)[0]

@@ -189,6 +189,6 @@ def specs_text(specs: Mapping[str, TensorSpec]) -> str:
 
 
 def _untied(contents: Contents) -> dict[str, Any]:
-    """A quantized weight is stored apart from the one that it is tied to."""
+    """Quantized weights are stored apart, whatever they were tied to; and some methods untie float ones."""
     tied = contents.config.get("tie_word_embeddings")
-    return {"tie_word_embeddings": False} if tied and contents.has_quantized_ends else {}
+    return {"tie_word_embeddings": False} if tied and not contents.ties_ends else {}
