@@ -13,8 +13,8 @@ from subbyte import TensorSpec
 from subbyte.errors import ConfigError
 from subbyte.numerics import fake_quantize
 
-OPTIONS = [{}, {"act_order": True}, {"inputs": "float"}, {"inputs": "corrected"}]
-CASES = [(name, {"act_order": True}) for name in WEIGHTS] + [("int4 per_channel", options) for options in OPTIONS]
+OPTIONS = [{"act_order": False}, {"inputs": "float"}, {"inputs": "corrected"}]
+CASES = [(name, {}) for name in WEIGHTS] + [("int4 per_channel", options) for options in OPTIONS]
 
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)

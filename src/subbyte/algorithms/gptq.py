@@ -25,7 +25,8 @@ class Gptq(RecoveryMethod):
     group of a grouped convolution with a Hessian of its own.
 
     Args:
-        act_order: round the inputs of most power first, as long as all others can make good their errors.
+        act_order: round the inputs of most power first, as long as all others can make good their errors; the other way
+            is in the order of storage. It costs nothing here, as scales stay where they are.
         damping: what is added to the diagonal of the Hessian, as a part of its mean.
         block_size: how many columns are rounded before the rest is updated; changes time, not the result.
         inputs: `quantized`: X comes from the model as far as it is quantized; `float`: from the float model;
@@ -37,7 +38,7 @@ class Gptq(RecoveryMethod):
     stage: ClassVar[Stage] = Stage.ROUNDING
     excludes: ClassVar[frozenset[str]] = frozenset({"adaround", "reconstruct"})
 
-    act_order: bool = False
+    act_order: bool = True
     damping: Annotated[float, Field(gt=0)] = 0.01
     block_size: Annotated[int, Field(gt=0)] = 128
     inputs: Literal["quantized", "float", "corrected"] = "quantized"
