@@ -1,6 +1,9 @@
-"""NNCF: bias correction on convolutions and linear maps, fast on the model and full on its exported graph."""
+"""NNCF: bias correction on convolutions and linear maps.
 
-import os
+It works on the exported graph: full correction is there only, and modules would need an extension that it compiles at
+first use.
+"""
+
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
@@ -14,8 +17,6 @@ from torch import nn
 
 from peers_recovery.setting import Setting
 
-os.environ.setdefault("NNCF_EXTENSION_LOAD_TIMEOUT", "600")  # it compiles at first use; its own limit is a minute
-
 
 def _quantized(
     model: nn.Module, batches: Sequence[Any], setting: Setting, *, correct: bool = False, full: bool = False
@@ -27,7 +28,7 @@ def _quantized(
     if setting.weight_bits < 8:
         parameters.weights_quantization_params = QuantizationParameters(num_bits=setting.weight_bits)
     return nncf.quantize(
-        _graph(model, batches[0]) if full else deepcopy(model),
+        _graph(model, batches[0]),
         nncf.Dataset(batches),
         target_device=TargetDevice.ANY if setting.weight_bits == 8 else TargetDevice.NPU,  # others refuse 4 bits
         subset_size=len(batches),
