@@ -64,6 +64,10 @@ PRECISIONS: dict[str, dict[str, Precision]] = {
 }
 
 
+CORRECTED = "gptq corrected"
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {CORRECTED: ("gptq", {"inputs": "corrected"})}
+
+
 def _labelled(*rows: Sequence[str]) -> dict[str, Sequence[str]]:
     return {" + ".join(row) or NONE: row for row in rows}
 
@@ -90,11 +94,11 @@ METHODS: dict[str, dict[str, Sequence[str]]] = {
         ["awq"],
         ["hqq"],
         ["gptq"],
+        [CORRECTED],
         ["adaround"],
         ["reconstruct"],
-        ["awq", "hqq"],
-        ["awq", "gptq"],
-        ["rotate", "gptq"],
+        ["hqq", CORRECTED],
+        ["awq", CORRECTED],
         ["auto"],
     ),
     "minilm": _labelled(
@@ -107,8 +111,7 @@ METHODS: dict[str, dict[str, Sequence[str]]] = {
         ["hqq"],
         ["gptq"],
         ["reconstruct"],
-        ["smoothquant", "gptq"],
-        ["rotate", "gptq"],
+        ["smoothquant", "reconstruct"],
         ["clip", "gptq", "bias_correction"],
         ["auto"],
     ),
@@ -121,5 +124,6 @@ QUICK_OPTIONS = {"adaround": {"steps": 20}, "reconstruct": {"steps": 20}}
 
 def recover(method: str, network: str, *, quick: bool) -> list[dict[str, object]]:
     """What the library is asked for; ops for which a method has no meaning, as lookups in tables, are passed over."""
-    options = QUICK_OPTIONS if quick else {}
-    return [{name: {"unsupported": "skip", **options.get(name, {})}} for name in METHODS[network][method]]
+    quicker = QUICK_OPTIONS if quick else {}
+    asked = [VARIANTS.get(name, (name, {})) for name in METHODS[network][method]]
+    return [{name: {"unsupported": "skip", **quicker.get(name, {}), **options}} for name, options in asked]

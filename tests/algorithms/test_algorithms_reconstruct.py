@@ -6,6 +6,7 @@ from torch import nn
 
 import subbyte
 from networks import ResidualNet, ResNetCifar, UNet, cifar_images, randomized, real_resnet20, seeded, tiny_transformer
+from subbyte import RecoveryError
 from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.prepared import PreparedModel
 from subbyte.algorithms.drops import Drops
@@ -87,6 +88,16 @@ def test_of_the_first_block_only_its_weights_change() -> None:
     assert changed == set(model.ops_of(first))
     assert not any(module.training for module in model.model.modules())
     assert all(parameter.requires_grad for parameter in model.model.parameters())
+
+
+def test_a_weight_that_others_share_is_left_alone() -> None:
+    model = tiny_transformer("gpt2").eval()  # embedding and head are one parameter
+    ids = torch.randint(0, 50, (16, 8), generator=torch.Generator().manual_seed(0))
+    with pytest.raises(RecoveryError, match=r"its weight is that of 'transformer.wte' too"):
+        subbyte.prepare(model, {"precision": "w3", "op_type_dict": {"Embedding": "fp32"}}, ids, recover=[QUICK])
+    options = {"reconstruct": {"steps": 3, "unsupported": "skip"}}
+    recovered = subbyte.prepare(model, "w3", ids, recover=options)
+    assert torch.equal(recovered.lm_head.weight, model.lm_head.weight)  # type: ignore[union-attr,arg-type]
 
 
 class TestSoftRounding:

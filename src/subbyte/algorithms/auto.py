@@ -60,7 +60,7 @@ class Auto(RecoveryMethod):
             yield "reconstruct", {"steps": min(steps, _MOST_STEPS)}
             return
         if loses:
-            yield "gptq", {}
+            yield "gptq", {"inputs": "corrected"}
         yield "bias_correction", {}
 
     def _steps(self, model: PreparedModel) -> int:

@@ -15,6 +15,7 @@ from subbyte.algorithms.learned_range import LearnedRange
 from subbyte.algorithms.learned_rounding import LearnedRounding
 from subbyte.algorithms.least_error import find_least_error
 from subbyte.algorithms.method import RecoveryMethod, Stage
+from subbyte.algorithms.obstacles import fixed_codes
 from subbyte.algorithms.registry import register_algorithm
 from subbyte.algorithms.samples import Samples
 from subbyte.algorithms.soft_rounding import SoftRounding
@@ -53,7 +54,7 @@ class Reconstruct(RecoveryMethod):
     scale_learning_rate: Annotated[float, Field(ge=0)] = 0.01
 
     def obstacle(self, op: WeightedOp) -> str:
-        return "" if op.handler.takes_activation else "its rows are looked up, so that the nearest codes are best"
+        return fixed_codes(op)
 
     def units(self, model: PreparedModel) -> list[str]:
         supported = set(self.supported(model))
