@@ -1,9 +1,11 @@
 """NNCF: bias correction on convolutions and linear maps.
 
-It works on the exported graph: full correction is there only, and modules would need an extension that it compiles at
-first use.
+Weights of eight bits are quantized on the exported graph: full correction is there only, and nothing is compiled. Of
+narrower weights the graph gives chance, so that they are quantized on the modules, for which NNCF compiles an extension
+at first use.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
@@ -17,6 +19,8 @@ from torch import nn
 
 from peers_recovery.setting import Setting
 
+os.environ.setdefault("NNCF_EXTENSION_LOAD_TIMEOUT", "600")  # its own limit is a minute
+
 
 def _quantized(
     model: nn.Module, batches: Sequence[Any], setting: Setting, *, correct: bool = False, full: bool = False
@@ -28,7 +32,7 @@ def _quantized(
     if setting.weight_bits < 8:
         parameters.weights_quantization_params = QuantizationParameters(num_bits=setting.weight_bits)
     return nncf.quantize(
-        _graph(model, batches[0]),
+        _graph(model, batches[0]) if setting.weight_bits == 8 else deepcopy(model),
         nncf.Dataset(batches),
         target_device=TargetDevice.ANY if setting.weight_bits == 8 else TargetDevice.NPU,  # others refuse 4 bits
         subset_size=len(batches),
