@@ -1,8 +1,10 @@
 """convert: packed weights in place of float ones."""
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.attach import note_weight_sqnr
@@ -17,9 +19,9 @@ from subbyte.adaptor.pytorch.structure import structure
 from subbyte.adaptor.pytorch.swap import swap
 from subbyte.adaptor.pytorch.weight import folded, folds_first
 from subbyte.errors import ModelError
-from subbyte.spec import TensorSpec
 
-Packed = dict[tuple[int, TensorSpec], PackedWeight]
+Shared = tuple[Any, ...]
+Packed = dict[Shared, PackedWeight]
 Parts = tuple[PackedWeight, Tensor | None, Tensor | None]
 
 
@@ -111,10 +113,15 @@ def _pack(module: Any, packed: Packed) -> Parts:
     return packed[key], None if folds_first(module.weight_spec) else factor, bias
 
 
-def _key(module: Any) -> tuple[int, TensorSpec]:
+def _key(module: Any) -> Shared:
+    """What ops must have in common to share packed codes."""
     # A weight that a BatchNorm was folded into is no longer the one that another op may share.
     owner = module if module.norm and folds_first(module.weight_spec) else module.weight
-    return (id(owner), module.weight_spec)
+    params = module.weight_quantizer.params
+    stored = [x for x in (params.scale, params.zero_point) if x is not None]
+    # A method that recovers accuracy may give each op scales of its own.
+    digests = [sha256(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()).hexdigest() for x in stored]
+    return (id(owner), module.weight_spec, *digests)
 
 
 def packed_weights(model: nn.Module) -> dict[str, Any]:

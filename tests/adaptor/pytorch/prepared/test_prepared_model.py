@@ -3,6 +3,7 @@
 import copy
 import gc
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from networks import ResidualNet, ResNetCifar, UNet, randomized, seeded, tiny_tr
 from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.prepared import PreparedModel
 from subbyte.numerics import quantize
+from subbyte.spec import QuantParams
 
 
 def _prepared(model: nn.Module, precision: str, *batches: Tensor) -> PreparedModel:
@@ -198,3 +200,25 @@ class TestBlockCalls:
                 del quantized, floats, inputs
                 gc.collect()
                 assert not any(one() is not None for one in before)
+
+
+def test_ops_that_share_a_weight_may_have_scales_of_their_own(tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(20, 8), nn.Linear(8, 20, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.head(self.table(ids).relu())
+
+    ids = torch.randint(0, 20, (4, 6))
+    model = _prepared(randomized(Tied()), "w4", ids)
+    op = model.ops["head"]
+    op.write_params(QuantParams(op.params.scale * 0.8, op.params.zero_point))
+    converted = subbyte.convert(model.model)
+    subbyte.save(converted, tmp_path / "tied.safetensors")
+    loaded = subbyte.load(tmp_path / "tied.safetensors", Tied())
+    with torch.no_grad():
+        assert torch.equal(converted(ids), model.model(ids))
+        assert torch.equal(loaded(ids), model.model(ids))
