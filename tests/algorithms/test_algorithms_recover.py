@@ -1,5 +1,6 @@
 """Running methods: data, seeds, interruptions."""
 
+import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 import subbyte
-from networks import ResidualNet, randomized, seeded
+from networks import ResidualNet, randomized, seeded, tiny_transformer
 from subbyte import CalibrationError, CheckpointError, ConfigError, RecoveryMethod
 from subbyte.algorithms import Stage
 from subbyte.algorithms.reconstruct import Reconstruct
@@ -173,6 +174,36 @@ def test_reconstruction_resumed_is_the_same(model: nn.Module, images: torch.Tens
     units[0].unlink()
     again = subbyte.quantize(model, "w2a4", images, recover=[QUICK], resume=tmp_path)
     assert torch.equal(_output(again, images), _output(whole, images))
+
+
+@pytest.mark.parametrize(
+    ("network", "methods"),
+    [
+        ("residual", ["equalize", "clip", "gptq", "bias_correction"]),
+        ("residual", ["clip", QUICK, "batch_norm"]),
+        ("llama", ["rotate", "gptq"]),
+        ("gpt2", ["awq", "hqq"]),
+    ],
+)
+def test_goes_on_after_every_unit(network: str, methods: list[Any], tmp_path: Path) -> None:
+    is_image = network == "residual"
+    model = randomized(ResidualNet()).eval() if is_image else tiny_transformer(network).eval()
+    generator = torch.Generator().manual_seed(0)
+    x = seeded((16, 3, 6, 6)) if is_image else torch.randint(0, 50, (16, 6), generator=generator)
+    asked = [each if isinstance(each, Reconstruct) else {each: {"unsupported": "skip"}} for each in methods]
+
+    def state(**options: Any) -> dict[str, torch.Tensor]:
+        return dict(subbyte.quantize(model, "w3a4", x, recover=asked, **options).state_dict())
+
+    whole = state(resume=tmp_path / "whole")
+    units = sorted((tmp_path / "whole").glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+    for count in range(0, len(units), max(1, len(units) // 4)):
+        shutil.copytree(tmp_path / "whole", tmp_path / str(count))
+        for later in units[count:]:
+            (tmp_path / str(count) / later.name).unlink()
+        again = state(resume=tmp_path / str(count))
+        assert again.keys() == whole.keys()
+        assert all(torch.equal(again[name], whole[name]) for name in whole)
 
 
 def test_a_block_that_does_not_fit_in_memory(

@@ -72,11 +72,14 @@ def _apply(method: RecoveryMethod, model: PreparedModel, seed: int, store: UnitS
     if method.stage > Stage.FLOAT:
         model.keep_reference()
     model.forget_calls()
-    units = list(method.units(model))
+    units, restored = list(method.units(model)), False
     task = bar.add_task(str(method), total=len(units))
     for unit in units:
         key = f"{method.name}/{unit}"
-        if store is None or not store.restore(key, model.model):
+        if store is not None and store.restore(key, model.model):
+            model.look_again()
+            restored = True
+        else:
             before = {} if store is None else store.versions(model.model)
             try:
                 method.apply(model, unit, _generator(seed, key))
@@ -89,6 +92,8 @@ def _apply(method: RecoveryMethod, model: PreparedModel, seed: int, store: UnitS
                 store.keep(key, model.model, before)
         bar.advance(task)
     if method.stage == Stage.FLOAT:
+        if restored:  # scales were stored; what they were found from, which later methods read, was not
+            model.observe()
         state_of(model.model).moved_by.append(method.name)
 
 

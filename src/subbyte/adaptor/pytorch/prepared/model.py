@@ -102,6 +102,10 @@ class PreparedModel:
     def untie(self) -> None:
         """Give each op whose weight is another op's too a weight of its own."""
         untie(self.model)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Find the ops anew, and how they hang together: after parameters were replaced."""
         self._flow = None
         self._find_ops()
 
@@ -242,13 +246,21 @@ class PreparedModel:
         self._reference = self._last = None
         for op in (*self.ops.values(), *self.projections.values()):
             op.calibrate()
+        self.observe()
+        for quantizer in self.input_quantizers.values():
+            quantizer.calibrate()
+
+    def observe(self) -> None:
+        """Collect the statistics of all static inputs anew; scales stay.
+
+        Raises:
+            CalibrationError: something is not finite.
+        """
         for quantizer in self.input_quantizers.values():
             quantizer.statistics = None
         with self.phase("observe"):
             for batch in self.batches:
                 self.run(batch)
-        for quantizer in self.input_quantizers.values():
-            quantizer.calibrate()
 
 
 def _part(model: nn.Module, name: str) -> Callable[[Call], Tensor]:
