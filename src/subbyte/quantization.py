@@ -55,6 +55,7 @@ def quantize(
     """
     config = as_request(config)
     methods = _methods(config, recover)
+    _check_run(methods, seed, resume)
     if methods:
         prepared = _recovered(model, config, data, first_last, capability, methods, seed, resume)
         return convert_in_place(prepared)
@@ -123,11 +124,19 @@ def _methods(config: Any, asked: Any) -> list[RecoveryMethod]:
     return as_methods(named if asked is None else asked)
 
 
+def _check_run(methods: list[RecoveryMethod], seed: Any, resume: Any) -> None:
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise RecoveryError(f"seed: a whole number is expected, not {seed!r}")
+    if resume is not None and not methods:
+        raise RecoveryError("resume: there is nothing to keep, as no recovery method is asked for; give recover=[...]")
+
+
 def _recovered(
     model: nn.Module, config: Any, data: Any, first_last: str | None, capability: Any,
     methods: list[RecoveryMethod], seed: int, resume: str | Path | None,
 ) -> nn.Module:  # fmt: skip
     adaptor, limit = PyTorchAdaptor(_capability(capability)), _sampling_size(config)
+    _check_run(methods, seed, resume)
     if not methods:
         return adaptor.prepare(model, config, data, first_last, limit)
     # Methods go through the data again and again: all must meet the same batches, in the same order.

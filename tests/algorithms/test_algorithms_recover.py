@@ -6,11 +6,13 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 import subbyte
 from networks import ResidualNet, randomized, seeded, tiny_transformer
-from subbyte import CalibrationError, CheckpointError, ConfigError, RecoveryMethod
+from subbyte import CalibrationError, CheckpointError, ConfigError, RecoveryError, RecoveryMethod
 from subbyte.algorithms import Stage
 from subbyte.algorithms.reconstruct import Reconstruct
 
@@ -96,6 +98,14 @@ def test_bad_data(model: nn.Module, data: Any, message: str) -> None:
         subbyte.quantize(model, "w4a8" if data is not None else "w4", data, recover=[QUICK])
 
 
+def test_bad_seed_and_folder(model: nn.Module, images: torch.Tensor, tmp_path: Path) -> None:
+    with pytest.raises(RecoveryError, match=r"seed: a whole number is expected, not 'x'"):
+        subbyte.quantize(model, "w4a8", images, recover=[QUICK], seed="x")  # type: ignore[arg-type]
+    for call in (subbyte.quantize, subbyte.prepare):
+        with pytest.raises(RecoveryError, match=r"no recovery method is asked for"):
+            call(model, "w4a8", images, resume=tmp_path)
+
+
 def test_samples_that_are_all_the_same(model: nn.Module) -> None:
     for value in (0.0, 1.0):
         with pytest.raises(CalibrationError, match=r"all calibration samples are the same"):
@@ -160,6 +170,25 @@ class TestInterrupted:
         unit = next(tmp_path.glob("*.safetensors"))
         unit.write_bytes(unit.read_bytes()[:40])
         with pytest.raises(CheckpointError, match=r"is damaged .*remove it"):
+            self._quantize(model, images, resume=tmp_path)
+
+    def test_units_that_are_not_of_this_model(self, model: nn.Module, images: torch.Tensor, tmp_path: Path) -> None:
+        Interrupted.stop_at = 99
+        self._quantize(model, images, resume=tmp_path)
+        first, second, *_ = sorted(tmp_path.glob("*.safetensors"))
+        content = first.read_bytes()
+        first.write_bytes(second.read_bytes())
+        with pytest.raises(CheckpointError, match=r"is of unit .* not"):
+            self._quantize(model, images, resume=tmp_path)
+        with safe_open(second, "pt") as file:
+            metadata = file.metadata()
+        first.write_bytes(content)
+        for name, shape in (("nothing.weight", (3,)), (f"{next(iter(model.state_dict()))}", (1, 2, 3))):
+            save_file({name: torch.ones(shape)}, second, metadata)
+            with pytest.raises(CheckpointError, match=r"is no tensor of this model"):
+                self._quantize(model, images, resume=tmp_path)
+        (tmp_path / "run.json").write_text("[]")
+        with pytest.raises(CheckpointError, match=r"run.json is not what was written there"):
             self._quantize(model, images, resume=tmp_path)
 
     def test_a_folder_that_cannot_be(self, model: nn.Module, images: torch.Tensor, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -18,7 +18,7 @@ from subbyte.adaptor.pytorch.prepared.new_values import give_values
 from subbyte.algorithms.method import RecoveryMethod
 from subbyte.errors import CheckpointError
 
-_RUN, _CHOSEN = "run.json", "methods.json"
+_RUN, _CHOSEN, _UNIT = "run.json", "methods.json", "unit"
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class UnitStore:
             if not known.exists():
                 _write(known, json.dumps(run, indent=1).encode())
             before = json.loads(known.read_text("utf8"))
+            if not isinstance(before, dict):
+                raise ValueError(f"{known.name} is not what was written there")
         except (OSError, ValueError) as error:
             raise CheckpointError(f"resume: {folder} cannot be used: {error}") from error
         differing = [key for key in run if before.get(key) != run[key]]
@@ -92,7 +94,7 @@ class UnitStore:
         tensors = _tensors(model)
         changed = {name: tensors[name].clone().contiguous() for name in now if before.get(name) != now[name]}
         try:
-            _write(self._path(unit), save(changed or {"": torch.empty(0)}))
+            _write(self._path(unit), save(changed or {"": torch.empty(0)}, {_UNIT: unit}))
         except OSError as error:
             raise CheckpointError(f"resume: {self.folder} cannot be written: {error}") from error
 
@@ -106,12 +108,17 @@ class UnitStore:
         if not path.exists():
             return False
         try:
-            changed = load_file(path)
+            with safe_open(path, "pt") as file:
+                changed = {name: file.get_tensor(name) for name in file.keys() if name}  # noqa: SIM118 (not a dict)
+                of = (file.metadata() or {}).get(_UNIT)
         except (SafetensorError, OSError) as error:
-            raise CheckpointError(
-                f"resume: {path} is damaged ({error}); remove it to compute that unit again"
-            ) from error
-        changed.pop("", None)
+            raise _damaged(path, str(error)) from error
+        known = _tensors(model)
+        if of != unit:
+            raise _damaged(path, f"it is of unit {of!r}, not {unit!r}")
+        for name, tensor in changed.items():
+            if not _fits(name, tensor, known):
+                raise _damaged(path, f"{name!r} of shape {tuple(tensor.shape)} is no tensor of this model")
         for name, tensor in changed.items():
             owner, _, key = name.rpartition(".")
             module = model.get_submodule(owner)
@@ -125,6 +132,18 @@ class UnitStore:
 
     def _path(self, unit: str) -> Path:
         return self.folder / f"{hashlib.sha256(unit.encode()).hexdigest()[:16]}.safetensors"
+
+
+def _damaged(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(f"resume: {path} is damaged ({why}); remove it to compute that unit again")
+
+
+def _fits(name: str, tensor: Tensor, known: Mapping[str, Tensor]) -> bool:
+    """Whether a model with these tensors may have got this one: a bias can be new, and scales take any shape."""
+    key = name.rpartition(".")[2]
+    if name not in known:
+        return key == "bias" and f"{name.removesuffix('bias')}weight" in known
+    return tensor.shape == known[name].shape or key in ("scale", "zero_point")
 
 
 def _put_back(module: nn.Module, key: str, tensor: Tensor, *, together: bool) -> None:
