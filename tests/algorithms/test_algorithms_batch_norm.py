@@ -88,7 +88,7 @@ def _outputs(model: nn.Module, names: tuple[str, ...], data: list[Tensor]) -> di
     return {name: torch.cat(parts).transpose(0, 1).flatten(1) for name, parts in found.items()}
 
 
-@pytest.mark.parametrize("before", [[], ["bias_correction"]], ids=str)
+@pytest.mark.parametrize("before", [[], ["hqq"]], ids=str)
 def test_outputs_get_the_moments_that_they_have_in_float(before: list[str]) -> None:
     model, data = every_op()
     renewed = prepared(model, data, WEIGHTS["ternary per_channel"], [*before, "batch_norm"])

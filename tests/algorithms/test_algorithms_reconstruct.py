@@ -79,8 +79,19 @@ def test_only_scales_of_the_block_itself_are_learned() -> None:
     assert changed <= inside
 
 
+def test_a_block_that_would_get_worse_stays_as_it_was() -> None:
+    model = _prepared(randomized(ResidualNet()), "w8a8", seeded((16, 3, 6, 6)))
+    harmful = Reconstruct(steps=3, batch_size=1, learning_rate=50.0, scale_learning_rate=0.5)
+    first = model.blocks()[0]
+    with torch.no_grad():
+        before = model.model(seeded((16, 3, 6, 6)))
+    harmful.apply(model, first, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(model.model(seeded((16, 3, 6, 6))), before)
+
+
 def test_of_the_first_block_only_its_weights_change() -> None:
-    model = _prepared(randomized(ResidualNet()), "w3a8", seeded((16, 3, 6, 6)))
+    model = _prepared(randomized(ResidualNet()), "w2a8", seeded((16, 3, 6, 6)))
     first = model.blocks()[0]
     before = {name: op.weight.clone() for name, op in model.ops.items()}
     QUICK.apply(model, first, torch.Generator().manual_seed(0))

@@ -98,6 +98,11 @@ def test_bad_data(model: nn.Module, data: Any, message: str) -> None:
         subbyte.quantize(model, "w4a8" if data is not None else "w4", data, recover=[QUICK])
 
 
+def test_nothing_to_recover(model: nn.Module, images: torch.Tensor) -> None:
+    with pytest.raises(RecoveryError, match=r"there is nothing to recover: no op of this model is quantized"):
+        subbyte.quantize(model, "fp32", images, recover=[QUICK])
+
+
 def test_bad_seed_and_folder(model: nn.Module, images: torch.Tensor, tmp_path: Path) -> None:
     with pytest.raises(RecoveryError, match=r"seed: a whole number is expected, not 'x'"):
         subbyte.quantize(model, "w4a8", images, recover=[QUICK], seed="x")  # type: ignore[arg-type]
@@ -187,6 +192,9 @@ class TestInterrupted:
             save_file({name: torch.ones(shape)}, second, metadata)
             with pytest.raises(CheckpointError, match=r"is no tensor of this model"):
                 self._quantize(model, images, resume=tmp_path)
+        (tmp_path / "methods.json").write_text('[{"nothing": {}}]')
+        with pytest.raises(CheckpointError, match=r"methods.json is damaged"):
+            self._quantize(model, images, resume=tmp_path)
         (tmp_path / "run.json").write_text("[]")
         with pytest.raises(CheckpointError, match=r"run.json is not what was written there"):
             self._quantize(model, images, resume=tmp_path)

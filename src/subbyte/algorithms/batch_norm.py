@@ -33,7 +33,7 @@ class BatchNormStatistics(RecoveryMethod):
         target: see above.
     """
 
-    stage: ClassVar[Stage] = Stage.CORRECTION
+    stage: ClassVar[Stage] = Stage.STATISTICS
 
     target: Literal["float", "data"] = "float"
 

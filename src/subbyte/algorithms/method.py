@@ -21,8 +21,10 @@ class Stage(IntEnum):
     """finds scales and zero points"""
     ROUNDING = 2
     """chooses codes, for scales that are there"""
-    CORRECTION = 3
-    """corrects statistics of what came out"""
+    STATISTICS = 3
+    """renews statistics that belong to what came out"""
+    CORRECTION = 4
+    """corrects what is left"""
 
 
 class RecoveryMethod(BaseModel, ABC):

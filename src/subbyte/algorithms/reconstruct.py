@@ -16,8 +16,9 @@ from subbyte.algorithms.learned_rounding import LearnedRounding
 from subbyte.algorithms.least_error import find_least_error
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.obstacles import fixed_codes
+from subbyte.algorithms.parameters import Parameters
 from subbyte.algorithms.registry import register_algorithm
-from subbyte.algorithms.samples import Samples
+from subbyte.algorithms.samples import Samples, distance
 from subbyte.algorithms.soft_rounding import SoftRounding
 from subbyte.algorithms.straight_through import StraightThrough
 
@@ -32,7 +33,7 @@ class Reconstruct(RecoveryMethod):
     scales of LearnedRange: BRECQ (Li et al., 2021) with the drops of QDrop (Wei et al., 2022). x~ is what the part
     before the block, quantized already, gives; of it too each value is the float one with probability `1 - keep`.
     Scales of weights begin at those of least squared error: by themselves they may do harm, as rounding without
-    correction does, but they are a better start.
+    correction does, but they are a better start. A block that is no nearer to the float one afterwards stays as it was.
 
     Args:
         steps: of each block.
@@ -63,17 +64,22 @@ class Reconstruct(RecoveryMethod):
     def apply(self, model: PreparedModel, unit: str, generator: Generator) -> None:
         samples = Samples.of(*model.block_calls(unit), model.reference_part(unit))
         ops = [model.ops[name] for name in model.ops_of(unit) if not self.obstacle(model.ops[name])]
+        quantizers = _quantizers_of(model, unit)
+        block, before = model.part(unit), Parameters.of(ops, [quantizer for quantizer, _ in quantizers])
+        error = samples.error(block)
         for op in ops:
             find_least_error(op)
         roundings = {op.name: _ROUNDINGS[self.rounding](op) for op in ops}
         drops = Drops(self.keep, generator)
-        ranges = [LearnedRange(each, drops, learns=own) for each, own in _quantizers_of(model, unit)]
+        ranges = [LearnedRange(each, drops, learns=own) for each, own in quantizers]
         with _training(model, unit, roundings, ranges):
-            self._learn(model.part(unit), samples, list(roundings.values()), ranges, drops)
+            self._learn(block, samples, list(roundings.values()), ranges, drops)
         for name, rounding in roundings.items():
             rounding.finish(model.ops[name])
         for learned in ranges:
             learned.quantizer.set_params(learned.params())
+        if not samples.error(block) < error:
+            before.put_back()
 
     def _learn(
         self,
@@ -91,18 +97,12 @@ class Reconstruct(RecoveryMethod):
         for step in range(self.steps):
             call, target = samples.draw(self.batch_size, drops)
             with torch.enable_grad():
-                loss = _distance(block(call), target)
+                loss = distance(block(call), target)
                 loss = loss + sum(rounding.penalty(step / self.steps) for rounding in roundings)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
-
-
-def _distance(output: Tensor, target: Tensor) -> Tensor:
-    """The squared error summed over channels, on average over samples and places."""
-    channels = 1 if output.ndim > 3 else -1  # of images, and of sequences
-    return (output - target).square().sum(channels).mean()
 
 
 def _quantizers_of(model: PreparedModel, block: str) -> list[tuple[ActivationQuantizer, bool]]:

@@ -14,9 +14,8 @@ from subbyte.adaptor.pytorch.prepared import PreparedModel
 from subbyte.adaptor.pytorch.state import state_of
 from subbyte.adaptor.pytorch.tensors import tensors_in
 from subbyte.algorithms.method import RecoveryMethod, Stage
-from subbyte.algorithms.registry import as_methods
 from subbyte.algorithms.store import UnitStore
-from subbyte.errors import CalibrationError
+from subbyte.errors import CalibrationError, RecoveryError
 
 LEAST_SAMPLES = 8  # fewer tell nothing of a distribution
 
@@ -58,8 +57,10 @@ def _chosen(
     methods: Sequence[RecoveryMethod], model: PreparedModel, store: UnitStore | None
 ) -> Sequence[RecoveryMethod]:
     """The methods that run: those of an interrupted run again, where a choice may have hung on how fast it was."""
+    if not (model.ops or model.projections or model.input_quantizers):
+        raise RecoveryError("there is nothing to recover: no op of this model is quantized; ask for another precision")
     known = None if store is None else store.chosen()
-    chosen = as_methods(known) if known is not None else [each for one in methods for each in one.chosen(model)]
+    chosen = known if known is not None else [each for one in methods for each in one.chosen(model)]
     for method in chosen:
         if method.needs_data:
             _check_data(method, model.batches)

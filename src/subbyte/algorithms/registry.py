@@ -58,7 +58,7 @@ def as_methods(asked: Any) -> list[RecoveryMethod]:
     Raises:
         RecoveryError: an unknown name or option, or methods that cannot follow one another.
     """
-    given = [asked] if isinstance(asked, str | RecoveryMethod | Mapping) else asked
+    given = [asked] if isinstance(asked, str | RecoveryMethod | Mapping | type) else asked
     if not isinstance(given, Sequence):
         raise RecoveryError(
             f"recovery methods: a list of methods is expected, as in ['equalize', 'reconstruct'], not {asked!r}"
@@ -73,6 +73,8 @@ def _read(entry: Any) -> list[RecoveryMethod]:
         return [entry]
     if isinstance(entry, str):
         return [_method(entry)()]
+    if isinstance(entry, type):
+        raise RecoveryError(f"recovery methods: {entry.__name__} is a class; write {entry.__name__}(), or its name")
     if not isinstance(entry, Mapping):
         raise RecoveryError(
             f"recovery methods: a method is a name, {{name: options}} or a RecoveryMethod, not {entry!r}"

@@ -44,6 +44,13 @@ class Samples:
         fitting = (way for way in ways if _gives_the_same(way, call, float_block))
         return cls(quantized, reference, next(fitting, None))
 
+    def error(self, block: Callable[[Call], Tensor]) -> float:
+        """How far a block is from giving what it is to give, on average over calls."""
+        with torch.no_grad():
+            pairs = zip(self.quantized, self.reference, strict=True)
+            errors = [float(distance(block(call.copied()), wanted.result)) for call, wanted in pairs]
+        return sum(errors) / len(errors)
+
     def draw(self, count: int, drops: Drops) -> tuple[Call, Tensor]:
         """Some samples of one call: what the block is given (dropped values are float) and what it is to give."""
         index = int(torch.randint(len(self.quantized), (), generator=drops.generator))
@@ -59,6 +66,12 @@ class Samples:
 
         args, kwargs = tree_map(mixed, (given.args, dict(given.kwargs)), (wanted.args, dict(wanted.kwargs)))
         return Call(args, kwargs, None), wanted.result
+
+
+def distance(output: Tensor, target: Tensor) -> Tensor:
+    """The squared error summed over channels, on average over samples and places."""
+    channels = 1 if output.ndim > 3 else -1  # of images, and of sequences
+    return (output - target).square().sum(channels).mean()
 
 
 def _is_as_long(leaf: Any, result: Tensor) -> bool:

@@ -5,7 +5,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,7 +15,8 @@ from torch.utils._pytree import tree_leaves
 from subbyte.adaptor.pytorch.prepared import PreparedModel
 from subbyte.adaptor.pytorch.prepared.new_values import give_values
 from subbyte.algorithms.method import RecoveryMethod
-from subbyte.errors import CheckpointError
+from subbyte.algorithms.registry import as_methods
+from subbyte.errors import CheckpointError, RecoveryError
 
 _RUN, _CHOSEN, _UNIT = "run.json", "methods.json", "unit"
 
@@ -57,16 +57,19 @@ class UnitStore:
             )
         return cls(folder)
 
-    def chosen(self) -> list[dict[str, Any]] | None:
-        """The methods that `keep_chosen` was given, each as `{name: options}`; None where it has not been called."""
+    def chosen(self) -> list[RecoveryMethod] | None:
+        """The methods that `keep_chosen` was given; None where it has not been called.
+
+        Raises:
+            CheckpointError: they cannot be read.
+        """
         path = self.folder / _CHOSEN
         if not path.exists():
             return None
         try:
-            found: list[dict[str, Any]] = json.loads(path.read_text("utf8"))
-        except (OSError, ValueError) as error:
+            return as_methods(json.loads(path.read_text("utf8")))
+        except (OSError, ValueError, RecoveryError) as error:
             raise CheckpointError(f"resume: {path} is damaged ({error}); remove the folder to begin anew") from error
-        return found
 
     def keep_chosen(self, methods: Sequence[RecoveryMethod]) -> None:
         """Write down which methods run.
