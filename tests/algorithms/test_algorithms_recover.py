@@ -1,5 +1,6 @@
 """Running methods: data, seeds, interruptions."""
 
+import math
 import shutil
 from pathlib import Path
 from typing import Any, ClassVar
@@ -68,6 +69,15 @@ def test_float_model_and_random_state_are_untouched(model: nn.Module, images: to
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_the_summary_tells_what_is_left_of_float_weights(model: nn.Module, images: torch.Tensor) -> None:
+    recovered = subbyte.quantize(model, "w3a4", images, recover=["gptq"])
+    rows = {row["name"]: row for row in subbyte.summary(recovered).rows if row["weight_sqnr"] is not None}
+    for name, weight in subbyte.weights(recovered).items():
+        own = model.get_submodule(name).weight.detach()  # type: ignore[union-attr,operator]
+        expected = 10 * math.log10(own.square().sum() / (own - weight.dequantize()).square().sum())
+        assert rows[name]["weight_sqnr"] == pytest.approx(expected, abs=1e-3)
 
 
 def test_same_seed_same_model(model: nn.Module, images: torch.Tensor) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import Progress, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 from torch import nn
 
 from subbyte.adaptor.pytorch.batch import Batch
@@ -50,6 +50,7 @@ def recover(
     with prepared.without_cache(), _bar() as bar:
         for method in _chosen(methods, prepared, store):
             _apply(method, prepared, seed, store, bar)
+    prepared.measure_weights()
     model.train(training)
 
 
@@ -107,7 +108,8 @@ def _generator(seed: int, key: str) -> torch.Generator:
 def _bar() -> Progress:
     """Units done, time taken and time left, on standard error where that is a terminal."""
     console = Console(stderr=True)
-    columns = (*Progress.get_default_columns()[:-1], TimeElapsedColumn(), TimeRemainingColumn())
+    description, _, percentage, _ = Progress.get_default_columns()
+    columns = (description, BarColumn(bar_width=20), percentage, TimeElapsedColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 

@@ -27,6 +27,7 @@ from subbyte.adaptor.pytorch.recurrent import Projection
 from subbyte.adaptor.pytorch.state import QuantizationState, state_of
 from subbyte.adaptor.pytorch.tensors import tensors_in
 from subbyte.adaptor.pytorch.unchanged import unchanged
+from subbyte.numerics import sqnr
 
 
 class PreparedModel:
@@ -261,6 +262,17 @@ class PreparedModel:
         with self.phase("observe"):
             for batch in self.batches:
                 self.run(batch)
+
+    def measure_weights(self) -> None:
+        """Note for the report what quantization leaves of each weight, beside the reference model's.
+
+        The weights of this model may be on the grid by now, where nothing would be lost.
+        """
+        floats = {op.name: op for op in _weighted_ops(self.reference)}
+        for op in (*self.ops.values(), *self.projections.values()):
+            self.state.weight_sqnr[op.name] = sqnr([(floats[op.name].weight, op.quantized())])
+            weight = op.module.weight
+            self.state.weights_measured[op.name] = (weight.data_ptr(), weight._version)
 
 
 def _part(model: nn.Module, name: str) -> Callable[[Call], Tensor]:
