@@ -8,7 +8,7 @@ from torch import nn
 
 import subbyte
 from networks import ResidualNet, randomized, seeded
-from subbyte import ConfigError, PostTrainingQuantConfig, RecoveryMethod
+from subbyte import ConfigError, PostTrainingQuantConfig, RecoveryError, RecoveryMethod
 from subbyte.algorithms import Stage, as_methods, registered_methods
 from subbyte.algorithms.reconstruct import Reconstruct
 
@@ -76,6 +76,16 @@ def test_forms_of_a_request() -> None:
 def test_bad_requests(asked: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         as_methods(asked)
+
+
+def test_a_method_without_a_name_is_refused() -> None:
+    class Nameless(Named):
+        """Not registered."""
+
+        stage: ClassVar[Stage] = Stage.FLOAT
+
+    with pytest.raises(RecoveryError, match=r"Nameless has no name; put @subbyte.register_algorithm"):
+        as_methods([Nameless()])
 
 
 def test_names_are_taken_once() -> None:

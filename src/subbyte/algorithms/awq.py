@@ -15,7 +15,7 @@ from subbyte.algorithms.float_function import same_function
 from subbyte.algorithms.linked_layers import LinkedLayers, quantized_links
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.registry import register_algorithm
-from subbyte.algorithms.weight_clipping import InputMoments, clipped_params
+from subbyte.algorithms.weight_clipping import ElementMoments, clipped_params
 
 _CLIPPING = "ranges"  # the last unit
 
@@ -67,7 +67,7 @@ class ActivationAwareScaling(RecoveryMethod):
     def _find_ranges(self, model: PreparedModel) -> None:
         model.recalibrate()
         ops = [op for op in model.ops.values() if self.clip and op.handler.takes_activation]
-        moments = {op.name: InputMoments(op) for op in ops}
+        moments = {op.name: ElementMoments(op) for op in ops}
         observe_inputs(model, {name: each.see for name, each in moments.items()})
         ratios = tuple(1 - step / 20 for step in range(11))
         for op in ops:

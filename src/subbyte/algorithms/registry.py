@@ -70,6 +70,11 @@ def as_methods(asked: Any) -> list[RecoveryMethod]:
 
 def _read(entry: Any) -> list[RecoveryMethod]:
     if isinstance(entry, RecoveryMethod):
+        if entry.name not in _METHODS:
+            cls = type(entry).__name__
+            raise RecoveryError(
+                f"recovery methods: {cls} has no name; put @subbyte.register_algorithm('NAME') before it"
+            )
         return [entry]
     if isinstance(entry, str):
         return [_method(entry)()]

@@ -14,7 +14,7 @@ _SAMPLES_AT_ONCE = 32
 
 
 @dataclass
-class InputMoments:
+class ElementMoments:
     """Mean and mean square of each input that an op's matrices are multiplied by, as inputs pass by.
 
     Args:
@@ -49,7 +49,7 @@ class InputMoments:
         )
 
 
-def clipped_params(op: WeightedOp, moments: InputMoments, ratios: tuple[float, ...]) -> QuantParams:
+def clipped_params(op: WeightedOp, moments: ElementMoments, ratios: tuple[float, ...]) -> QuantParams:
     """The scales with which each block's part of the outputs has the smallest error.
 
     Of a block (what shares a scale) with error d = Q(w) - w the error is `sum d^2 var(x) + (sum d mean(x))^2`: that of
@@ -74,7 +74,7 @@ def clipped_params(op: WeightedOp, moments: InputMoments, ratios: tuple[float, .
     return best
 
 
-def _block_errors(op: WeightedOp, difference: Tensor, moments: InputMoments) -> Tensor:
+def _block_errors(op: WeightedOp, difference: Tensor, moments: ElementMoments) -> Tensor:
     """[blocks], float64."""
     mean, variance = moments.over_weight()
     spec = op.spec

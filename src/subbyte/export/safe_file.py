@@ -85,7 +85,7 @@ def _checked(path: str | Path) -> Path:
         if stat.S_ISDIR(os.stat(path).st_mode):
             raise CheckpointError(f"{path} is a folder; name a file in it")
     except (FileNotFoundError, NotADirectoryError):
-        pass  # reading and writing say so
+        return path  # reading and writing say so
     except (OSError, ValueError) as error:  # too long, a link to itself, a NUL in it, a folder that may not be seen
         raise CheckpointError(f"{str(path)!r} names no file that can be read or written: {reason(error)}") from error
     return path

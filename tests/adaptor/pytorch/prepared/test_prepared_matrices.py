@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 import subbyte
 from networks import randomized, seeded
@@ -50,8 +51,7 @@ def test_from_matrix_is_the_way_back(name: str) -> None:
 
 
 def test_of_hugging_faces_conv1d() -> None:
-    conv1d = pytest.importorskip("transformers.pytorch_utils").Conv1D
-    _, op, x = _prepared(conv1d(4, 6), (2, 3, 6))
+    _, op, x = _prepared(Conv1D(4, 6), (2, 3, 6))
     assert torch.allclose(
         (op.matrix(op.weight) @ op.columns(x))[0].t(), op.apply(x, op.weight).flatten(0, 1), atol=1e-5
     )
