@@ -3,10 +3,12 @@
 import argparse
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +51,8 @@ class Outcome:
 
     Args:
         samples: what the model gave on the test data, as in `Judged`; empty where there is no model.
-        seconds: that making it took.
+        seconds: of processor time that making it took, by all threads; unlike time on the clock, it is hardly more on a
+            machine that does other work meanwhile.
         peak: by how many bytes resident memory grew at most meanwhile.
         problem: why there is no model.
     """
@@ -66,9 +69,9 @@ class Outcome:
 def measured(make: Callable[[], nn.Module], judge: Callable[[nn.Module], Judged]) -> Outcome:
     """Make a model, and then judge it."""
     resident.forget_peak()
-    before, start = resident.resident(), time.perf_counter()
+    before, start = resident.resident(), time.process_time()
     model = make()
-    seconds, peak = time.perf_counter() - start, resident.peak() - before
+    seconds, peak = time.process_time() - start, resident.peak() - before
     return Outcome(judge(model).samples.tolist(), seconds, peak)
 
 
@@ -77,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--job", help=argparse.SUPPRESS)  # run it, as a child of this script,
     parser.add_argument("--outcome", type=Path, help=argparse.SUPPRESS)  # and write the outcome here
     parser.add_argument("--again", action="store_true", help="measure what was measured before: do so after a change")
+    parser.add_argument("--at-once", type=int, default=1, help="measurements at a time, sharing the cores (1)")
 
 
 def run_child(options: argparse.Namespace, run: Callable[[Job], Outcome]) -> None:
@@ -85,33 +89,49 @@ def run_child(options: argparse.Namespace, run: Callable[[Job], Outcome]) -> Non
     options.outcome.write_text(json.dumps(asdict(outcome)))
 
 
-def run_all(jobs: Sequence[Job], arguments: Sequence[Any], *, again: bool) -> dict[Job, Outcome]:
-    """Run this script once for each job, one after another.
+def threads(options: argparse.Namespace) -> int:
+    """Of one measurement."""
+    return max(1, torch.get_num_threads() // options.at_once)
+
+
+def how(options: argparse.Namespace) -> str:
+    """What the report tells of how it was measured."""
+    at_once = "one at a time" if options.at_once == 1 else f"{options.at_once} at once"
+    return f"Measured {at_once}, each on {threads(options)} thread{'s' * (threads(options) > 1)}."
+
+
+def run_all(jobs: Sequence[Job], arguments: Sequence[Any], options: argparse.Namespace) -> dict[Job, Outcome]:
+    """Run this script once for each job.
 
     Args:
         jobs: what to run.
         arguments: further ones for the script.
-        again: also run those of which an outcome is kept.
+        options: what `add_arguments` added.
     """
-    outcomes = {}
-    with Progress(transient=True) as progress:
+    with Progress(transient=True) as progress, ThreadPoolExecutor(options.at_once) as pool:
         task = progress.add_task("", total=len(jobs))
-        for job in jobs:
+
+        def run(job: Job) -> Outcome:
             progress.update(task, description=str(job))
-            outcomes[job] = _outcome(job, arguments, again=again)
+            outcome = _outcome(job, arguments, options)
             progress.advance(task)
-    return outcomes
+            return outcome
+
+        return dict(zip(jobs, pool.map(run, jobs), strict=True))
 
 
-def _outcome(job: Job, arguments: Sequence[Any], *, again: bool) -> Outcome:
+def _outcome(job: Job, arguments: Sequence[Any], options: argparse.Namespace) -> Outcome:
     """As kept, or by running the job; one that failed is tried anew by the next run."""
     script, asked = Path(sys.argv[0]), json.dumps(asdict(job))
-    kept = KEPT / script.stem / f"{hashlib.sha256(asked.encode()).hexdigest()[:16]}.json"
-    if again or not kept.is_file():
+    kept = KEPT / script.stem / f"{hashlib.sha256(f'{asked} {threads(options)}'.encode()).hexdigest()[:16]}.json"
+    if options.again or not kept.is_file():
         kept.parent.mkdir(parents=True, exist_ok=True)
         unfinished = kept.with_suffix(".part")
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads(options))}
         command = [sys.executable, script, "--job", asked, "--outcome", unfinished, *arguments]
-        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [str(part) for part in command], capture_output=True, text=True, check=False, env=environment
+        )
         if done.returncode:
             return Outcome([], problem=_complaint(done))
         unfinished.replace(kept)

@@ -42,8 +42,9 @@ def main() -> None:
     report.text(
         "The metric is the mean over seeds; its change from fp32 and the gain over min-max alone are paired, sample by "
         "sample, with 95 % intervals; a gain above zero is for the better. Under seeds stand the changes of the worst "
-        "and of the best one. Minutes and memory are those of `prepare`, calibration included, of the slowest seed; "
-        "memory is by how much the process grew at most."
+        "and of the best one. CPU minutes (of all threads) and memory are those of `prepare`, calibration included, of "
+        "the slowest seed; memory is by how much the process grew at most. What is judged is the packed model, "
+        f"run by the kernels. {jobs.how(options)}"
     )
     for precision in options.precision or _precisions(options):
         _report_precision(report, precision, seeds, options)
@@ -70,7 +71,7 @@ def _report_precision(report: Report, precision: str, seeds: list[int], options:
     methods = options.method or (plan.QUICK_METHODS if options.quick else plan.METHODS[options.network])
     wanted = [(FLOAT, NONE), *((precision, method) for method in dict.fromkeys([NONE, *methods]))]
     planned = [[Job(options.network, *pair, seed, options.quick) for seed in seeds] for pair in wanted]
-    outcomes = jobs.run_all(list(chain(*planned)), ["--data", options.data], again=options.again)
+    outcomes = jobs.run_all(list(chain(*planned)), ["--data", options.data], options)
     reference, *rows = (Row(each[0].method, [outcomes[job] for job in each]) for each in planned)
     shown = [cells_of_float(reference, metric), *(cells(row, reference, rows[0], metric) for row in rows)]
     report.table(f"{precision} ({asked.remark})", columns(metric), shown)
@@ -93,12 +94,13 @@ def _run(job: Job, options: Namespace) -> Outcome:
         return subbyte.prepare(network.model, config, network.calibration, recover=methods, seed=job.seed)
 
     def judged(model: torch.nn.Module) -> networks.Judged:
-        x = network.test[0][0]
+        x, converted = network.test[0][0], subbyte.convert(model)
         with torch.no_grad():
-            assert torch.equal(networks.call(subbyte.convert(model), x), networks.call(model, x)), (
+            assert torch.equal(networks.call(converted, x), networks.call(model, x)), (
                 "the converted model differs from the prepared one"
             )
-        return networks.judge(model, network)
+        subbyte.use_kernels(converted)
+        return networks.judge(converted, network)
 
     return jobs.measured(prepared, judged)
 

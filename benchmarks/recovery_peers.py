@@ -124,7 +124,7 @@ def main() -> None:
     seeds = options.seeds or (QUICK_SEEDS if options.quick else SEEDS)
     report.text(
         f"Seeds of the calibration samples: {', '.join(map(str, seeds))}. The columns are those of the tables of "
-        "`recovery.py`; a gain is over the same library's rounding to nearest."
+        f"`recovery.py`; a gain is over the same library's rounding to nearest. {jobs.how(options)}"
     )
     for name in options.case or (QUICK_CASES if options.quick else CASES):
         _report_case(report, name, seeds, options)
@@ -141,7 +141,7 @@ def _report_case(report: Report, name: str, seeds: Sequence[int], options: Names
     labels = [f"{library}: {method}" for library, methods in case.methods.items() for method in methods]
     wanted = [(FLOAT, NONE), *((name, label) for label in labels)]
     planned = [[Job(case.network, *pair, seed, options.quick) for seed in seeds] for pair in wanted]
-    outcomes = jobs.run_all(list(chain(*planned)), ["--data", options.data], again=options.again)
+    outcomes = jobs.run_all(list(chain(*planned)), ["--data", options.data], options)
     reference, *rows = (Row(each[0].method, [outcomes[job] for job in each]) for each in planned)
     rounded = {row.label.partition(":")[0]: row for row in reversed(rows)}
     shown = [cells(row, reference, rounded[row.label.partition(":")[0]], metric) for row in rows]

@@ -8,7 +8,7 @@ from jobs import Outcome
 from networks import Change, Judged, Metric, average
 from report import Report
 
-MINUTES = 5.0  # that a method may take on two cores
+MINUTES = 5.0  # of processor time that a method may take: no more on the clock, on however many cores
 _ABSENT = "-"
 
 
@@ -52,7 +52,7 @@ class Row:
 
 def columns(metric: Metric) -> list[str]:
     """Their headings."""
-    return ["method", metric.name, "change from fp32", "seeds", "gain over none", "minutes", "memory, MiB"]
+    return ["method", metric.name, "change from fp32", "seeds", "gain over none", "CPU minutes", "memory, MiB"]
 
 
 def cells_of_float(row: Row, metric: Metric) -> list[str]:
@@ -87,7 +87,7 @@ def state_goal(
         if not row.problem and row.minutes <= MINUTES:
             change = average(row.changes_from(reference, metric)).value
             losses[row.label] = -change if metric.higher_is_better else change
-    wanted = f"{precision} at most {loss:g} worse than fp32, in at most {MINUTES:.0f} minutes"
+    wanted = f"{precision} at most {loss:g} worse than fp32, in at most {MINUTES:.0f} CPU minutes"
     if not losses:
         report.goal(wanted, "no method gave a model in that time", met=False)
         return
