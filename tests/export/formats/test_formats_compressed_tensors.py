@@ -94,7 +94,7 @@ def test_zero_points_of_weights_that_are_said_to_have_none(tmp_path: Path) -> No
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"]["config_groups"]["group_0"]["weights"]["symmetric"] = True
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="op '.*': .* says symmetric, and it has zero points"):
+    with pytest.raises(CheckpointError, match=r"op '.*': .* says symmetric, and it has zero points"):
         subbyte.import_checkpoint(folder, llama())
 
 
