@@ -36,7 +36,9 @@ def weight_is_another(op: OpComparison) -> Remedy | None:
     """The weight is much further from the float one than rounding makes it, whichever way each value is rounded."""
     for each in _weights(op):
         now, rounded = each.sqnr, each.rounded_sqnr
-        if now is not None and rounded is not None and now < rounded - DECIBELS_LOST:
+        if now is None or rounded is None:
+            continue
+        if now < min(rounded, rounded if each.noted_sqnr is None else each.noted_sqnr) - DECIBELS_LOST:
             said = f"its {each.where} is {now:.1f} dB from the float model's, and rounding that leaves {rounded:.1f} dB"
             return Remedy(("quantize again",), f"{said}: it was trained or rescaled since, or is of another model")
     return None
