@@ -255,6 +255,15 @@ def test_names_are_text_to_the_page(tmp_path: Path) -> None:
     assert "<b>&" in Page((tmp_path / "found.html").read_text()).words
 
 
+def test_names_are_text_to_the_table() -> None:
+    model, data = nn.Sequential(), seeded((8, 4))
+    model.add_module("[red]", nn.Linear(4, 4))
+    model.add_module("[/bold]", nn.Linear(4, 4))
+    text = str(subbyte.compare(model.eval(), subbyte.quantize(model, "w8a8", data), data))
+    assert "[red]" in text
+    assert "[/bold]" in text
+
+
 def test_other_files_are_refused(compared: Comparison, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"saved as \.json or \.html"):
         compared.save(tmp_path / "found.pdf")

@@ -55,6 +55,22 @@ def test_inputs_of_few_bits() -> None:
     assert first(None, FEW) == ("a wider type",)  # nothing to reconstruct
 
 
+def test_a_weight_that_a_method_moved_is_still_the_models() -> None:
+    assert first({"sqnr": 12.0}, {})[0] == "quantize again"
+    assert first({"sqnr": 12.0, "noted_sqnr": 12.0}, {})[0] != "quantize again"
+    assert first({"sqnr": -2.0, "noted_sqnr": 12.0}, {})[0] == "quantize again"
+
+
+def test_methods_that_refuse_an_op_are_not_proposed() -> None:
+    for kind in ("Embedding", "LSTM"):
+        (remedy,) = remedies(op(FEW, None, type=kind, mean_shift=0.9))
+        assert remedy.methods == ("hqq", "a wider type")
+    assert first(None, {"range_used": 0.25}, type="add") == ("calibrate again",)
+    assert first(None, {"saturation": 0.02}, type="add") == ("minmax",)
+    assert first(None, {"bulk_used": 0.01}, type="add")[0] == "a wider type"
+    assert first({}, {"bulk_used": 0.01}, **BY_INPUT)[0] == "clip"
+
+
 def test_a_range_far_above_the_data() -> None:
     assert first({}, {"range_used": 0.25}, **BY_INPUT)[0] == "calibrate again"
     assert first({"range_used": 0.25}, {})[0] == "calibrate again"

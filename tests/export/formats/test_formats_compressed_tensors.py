@@ -88,6 +88,16 @@ def test_words_are_unsigned_codes_low_bits_first(tmp_path: Path) -> None:
         assert stored[f"{name}.weight_shape"].tolist() == list(weight.shape)
 
 
+def test_zero_points_of_weights_that_are_said_to_have_none(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    subbyte.export_checkpoint(weight_only(llama(), dtype="int4", scheme="asym"), folder, format="compressed-tensors")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"]["config_groups"]["group_0"]["weights"]["symmetric"] = True
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"op '.*': .* says symmetric, and it has zero points"):
+        subbyte.import_checkpoint(folder, llama())
+
+
 def test_widths_of_their_own(tmp_path: Path) -> None:
     types = {"Linear": {"weight": {"dtype": "int4", "granularity": "per_group(32)"}}, "Embedding": "fp32"}
     names = {".*v_proj": {"weight": {"dtype": "int8", "granularity": "per_channel"}}, ".*layers.0.*o_proj": "fp32"}

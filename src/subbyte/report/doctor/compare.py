@@ -130,4 +130,5 @@ def _quantizer(where: str, use: QuantizerUse, error: OpError) -> QuantizerFigure
         outliers=weight.spread if weight is not None else use.outliers,
         sqnr=None if weight is None else weight.sqnr,
         rounded_sqnr=None if weight is None else weight.rounded_sqnr,
+        noted_sqnr=None if weight is None else weight.noted_sqnr,
     )

@@ -26,6 +26,7 @@ class QuantizerFigures:
             of the last axis of an input; None where that has no meaning.
         sqnr: of a weight itself against the float model's, in decibels; None of an input.
         rounded_sqnr: what that would be were the float weight rounded to the same type.
+        noted_sqnr: what it was when the model was quantized: recovery methods may round further off.
     """
 
     where: str
@@ -44,6 +45,7 @@ class QuantizerFigures:
     outliers: float | None = None
     sqnr: float | None = None
     rounded_sqnr: float | None = None
+    noted_sqnr: float | None = None
 
     @property
     def is_weight(self) -> bool:

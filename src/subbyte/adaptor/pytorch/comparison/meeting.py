@@ -166,7 +166,7 @@ class _Comparing:
         if not isinstance(module, QuantizedModule):
             return
         if first:
-            note_weights(error, module, float_module, norm)
+            note_weights(error, module, float_module, norm, state_of(self.models[1]).weight_sqnr)
         axis = channel_axis(module)
         got = with_weight(module, *args)
         if got is not None:

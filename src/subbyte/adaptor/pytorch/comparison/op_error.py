@@ -19,11 +19,13 @@ class WeightChannels:
     Args:
         sqnr: of the weight itself against the float model's, in decibels.
         rounded_sqnr: what that is where the float weight is rounded to the same type, by the type's own algorithm.
+        noted_sqnr: what it was when the model was quantized, recovery methods included.
         spread: the largest magnitude of an output channel over that of the median channel.
     """
 
     sqnr: float
     rounded_sqnr: float
+    noted_sqnr: float | None
     spread: float
 
 
