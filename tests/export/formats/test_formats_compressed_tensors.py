@@ -305,3 +305,21 @@ def test_what_it_cannot_hold(tmp_path: Path) -> None:
     refused(weight_only(gpt2(), dtype="int4"), "'transformer.h.0.attn.c_attn' is Conv1D.*Linear and Embedding alone")
     refused(weight_only(llama(), dtype="int4", granularity="per_group(48)"), "blocks of 48, and there are 64")
     refused(weight_only(llama(), dtype="ternary"), "ternary with scheme sym has no integer codes")
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("weight", lambda tensors, op: torch.zeros(64, 64), "both weight and weight_packed"),
+        ("weight_scale", lambda tensors, op: -tensors[f"{op}.weight_scale"], "its scales, in torch.float32, are not"),
+    ],
+    ids=["two forms", "negative scales"],
+)
+def test_weights_that_cannot_be_meant(tmp_path: Path, part: str, change: Any, message: str) -> None:
+    subbyte.export_checkpoint(weight_only(llama()), tmp_path / "model", format="compressed-tensors")
+    file, op = tmp_path / "model" / "model.safetensors", "model.layers.0.self_attn.q_proj"
+    tensors = load_file(file)
+    tensors[f"{op}.{part}"] = change(tensors, op)
+    save_file(tensors, file)
+    with pytest.raises(CheckpointError, match=message):
+        subbyte.import_checkpoint(tmp_path / "model", llama())

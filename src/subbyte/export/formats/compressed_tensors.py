@@ -148,6 +148,8 @@ def _arguments(weight: IntegerWeight) -> dict[str, Any]:
 
 
 def _codes(op: StoredOp, bits: int) -> Tensor:
+    if {"weight", "weight_packed"} <= op.tensors.keys():
+        raise CheckpointError("it has both weight and weight_packed, and one of them would be passed over")
     if "weight_packed" not in op.tensors:
         return _unsigned(op.tensor("weight"), bits)
     shape = op.tensor("weight_shape").tolist()

@@ -92,6 +92,7 @@ def _figures(error: OpError) -> OpComparison:
         input_error=_relative(error.by_input),
         mean_shift=error.shift_power / noise if noise else 0.0,
         has_norm=bool(error.op.norm),
+        reads_columns=error.reads_columns,
         quantizers=tuple(_quantizer(name, use, error) for name, use in error.uses.items()),
         calls=error.calls,
         unmet=error.unmet,

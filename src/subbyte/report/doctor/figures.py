@@ -80,6 +80,8 @@ class OpComparison:
         input_error: the same with only its inputs quantized.
         mean_shift: the share of both errors that is a constant for each output channel.
         has_norm: whether it holds a BatchNorm.
+        reads_columns: whether its weight multiplies columns of its input, which recovery methods see; not so where rows
+            are looked up, and in recurrent layers.
         quantizers: at its weight and inputs.
         calls: compared, in all batches.
         unmet: calls that only one of the models made, or with another shape.
@@ -94,6 +96,7 @@ class OpComparison:
     input_error: float | None
     mean_shift: float
     has_norm: bool = False
+    reads_columns: bool = False
     quantizers: tuple[QuantizerFigures, ...] = ()
     calls: int = 0
     unmet: int = 0

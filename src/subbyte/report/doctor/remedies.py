@@ -1,6 +1,7 @@
 """What may help an op whose error is large: a table of small rules, each of which reads an op's figures."""
 
 from collections.abc import Callable, Iterator
+from math import log10
 
 from subbyte.report.doctor.figures import OpComparison, QuantizerFigures, Remedy
 
@@ -12,9 +13,8 @@ MANY_TIMES = 10.0  # the median channel
 MUCH_SHIFT = 0.25  # of the error
 FEW_BITS = 4
 DECIBELS_LOST = 10.0
+DECIBELS_UNEXPLAINED = 25.0
 _LINEAR = ("Linear", "Conv1D")
-# Ops whose inputs methods do not see: rows are looked up, steps of a recurrent module are its own.
-_UNSEEN = ("Embedding", "LSTM", "GRU", "RNN")
 
 
 def remedies(op: OpComparison) -> Iterator[Remedy]:
@@ -41,6 +41,18 @@ def weight_is_another(op: OpComparison) -> Remedy | None:
         if now < min(rounded, rounded if each.noted_sqnr is None else each.noted_sqnr) - DECIBELS_LOST:
             said = f"its {each.where} is {now:.1f} dB from the float model's, and rounding that leaves {rounded:.1f} dB"
             return Remedy(("quantize again",), f"{said}: it was trained or rescaled since, or is of another model")
+    return None
+
+
+def bias_is_another(op: OpComparison) -> Remedy | None:
+    """With its quantized weight the op errs by far more than that weight does: the rest is bias, or BatchNorm."""
+    known = [each.sqnr for each in _weights(op) if each.sqnr is not None]
+    if not known or not op.reads_columns or not op.weight_error:
+        return None
+    if -10 * log10(op.weight_error) < min(known) - DECIBELS_UNEXPLAINED:
+        rest = "bias or BatchNorm" if op.has_norm else "bias"
+        said = f"{_percent(op.weight_error)} error by a weight that is {min(known):.1f} dB from the float model's"
+        return Remedy(("quantize again",), f"{said}: its {rest} is not the float model's")
     return None
 
 
@@ -123,7 +135,7 @@ def input_has_few_bits(op: OpComparison) -> Remedy | None:
 
 def output_is_shifted(op: OpComparison) -> Remedy | None:
     """Much of the error is a constant for each channel."""
-    if not _is_seen(op) or op.mean_shift < MUCH_SHIFT:
+    if not op.reads_columns or op.weight_error is None or op.mean_shift < MUCH_SHIFT:
         return None
     names = ("bias_correction", "batch_norm") if op.has_norm else ("bias_correction",)
     return Remedy(names, f"{op.mean_shift:.0%} of its error is a shift of the channels' means")
@@ -134,6 +146,7 @@ RULES: tuple[Rule, ...] = (
     breaks,
     range_is_too_wide,
     weight_is_another,
+    bias_is_another,
     range_is_too_narrow,
     weight_channels_differ,
     input_channels_differ,
@@ -152,13 +165,9 @@ def _inputs(op: OpComparison) -> list[QuantizerFigures]:
     return [each for each in op.quantizers if not each.is_weight]
 
 
-def _is_seen(op: OpComparison) -> bool:
-    """Whether recovery methods see what its weight is multiplied by."""
-    return op.weight_error is not None and op.type not in _UNSEEN
-
-
 def _if_seen(op: OpComparison, *methods: str) -> tuple[str, ...]:
-    return methods if _is_seen(op) else ()
+    """Methods that see what a weight is multiplied by, where they do."""
+    return methods if op.reads_columns else ()
 
 
 def _dominates(op: OpComparison, quantizer: QuantizerFigures) -> bool:
