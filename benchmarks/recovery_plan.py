@@ -74,7 +74,7 @@ PRECISIONS: dict[str, dict[str, Precision]] = {
     "minilm": {
         "w8a8": _ends_int8("w8a8", 0.3, "bias_correction", "smoothquant", "rotate"),
         "w4a8": _ends_int8("w4a8", 0.8),
-        "w4a4": _ends_int8("w4a4", None, "bias_correction", "rotate", "rotate + bias_correction"),
+        "w4a4": _ends_int8("w4a4", None, "bias_correction", "rotate + bias_correction"),
     },
 }
 
@@ -121,7 +121,6 @@ METHODS: dict[str, dict[str, Sequence[str]]] = {
         ["rotate"],
         ["gptq"],
         ["bias_correction"],
-        ["gptq", "bias_correction"],
         ["rotate", "bias_correction"],
     ),
 }
