@@ -56,7 +56,7 @@ PRECISIONS: dict[str, dict[str, Precision]] = {
         "w2a8": _ends_int8("w2a8", 4.0, "gptq", "reconstruct"),
     },
     "resnet32": {
-        "w8a8": _ends_int8("w8a8", 0.1, "bias_correction", "gptq"),
+        "w8a8": _ends_int8("w8a8", 0.1, "bias_correction", "gptq", "gptq + bias_correction", "reconstruct"),
         "w4a8": _ends_int8("w4a8", 0.2, "gptq", "reconstruct"),
         "w4a4": _ends_int8("w4a4", 0.5, "reconstruct"),
         "w3a3": _ends_int8("w3a3", 2.0, "reconstruct"),
@@ -101,7 +101,7 @@ _FOR_IMAGES = _labelled(
 )
 METHODS: dict[str, dict[str, Sequence[str]]] = {
     "resnet20": _FOR_IMAGES,
-    "resnet32": _labelled([], ["bias_correction"], ["gptq"], ["reconstruct"]),
+    "resnet32": _labelled([], ["bias_correction"], ["gptq"], ["gptq", "bias_correction"], ["reconstruct"]),
     "stories260K": _labelled(
         [],
         ["rotate"],
