@@ -45,6 +45,7 @@ def _in_blocks(
 
 
 CORRECTED = "gptq corrected"
+LONGER = "reconstruct, 1200 steps"
 HQQ_AND_CORRECTED = f"hqq + {CORRECTED}"
 
 PRECISIONS: dict[str, dict[str, Precision]] = {
@@ -79,7 +80,10 @@ PRECISIONS: dict[str, dict[str, Precision]] = {
 }
 
 
-VARIANTS: dict[str, tuple[str, dict[str, object]]] = {CORRECTED: ("gptq", {"inputs": "corrected"})}
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    CORRECTED: ("gptq", {"inputs": "corrected"}),
+    LONGER: ("reconstruct", {"steps": 1200}),
+}
 
 
 def _labelled(*rows: Sequence[str]) -> dict[str, Sequence[str]]:
@@ -101,7 +105,15 @@ _FOR_IMAGES = _labelled(
 )
 METHODS: dict[str, dict[str, Sequence[str]]] = {
     "resnet20": _FOR_IMAGES,
-    "resnet32": _labelled([], ["bias_correction"], ["gptq"], ["gptq", "bias_correction"], ["reconstruct"]),
+    "resnet32": _labelled(
+        [],
+        ["bias_correction"],
+        ["gptq"],
+        ["gptq", "bias_correction"],
+        ["reconstruct"],
+        [LONGER],
+        ["reconstruct", "bias_correction"],
+    ),
     "stories260K": _labelled(
         [],
         ["rotate"],
