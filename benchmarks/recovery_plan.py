@@ -59,7 +59,7 @@ PRECISIONS: dict[str, dict[str, Precision]] = {
     "resnet32": {
         "w8a8": _ends_int8("w8a8", 0.1, "bias_correction", "gptq", "gptq + bias_correction", "reconstruct"),
         "w4a8": _ends_int8("w4a8", 0.2, "gptq", "reconstruct"),
-        "w4a4": _ends_int8("w4a4", 0.5, "reconstruct"),
+        "w4a4": _ends_int8("w4a4", 0.5, "reconstruct", LONGER),
         "w3a3": _ends_int8("w3a3", 2.0, "reconstruct"),
         "w2a8": _ends_int8("w2a8", 4.0, "reconstruct"),
     },
@@ -105,15 +105,7 @@ _FOR_IMAGES = _labelled(
 )
 METHODS: dict[str, dict[str, Sequence[str]]] = {
     "resnet20": _FOR_IMAGES,
-    "resnet32": _labelled(
-        [],
-        ["bias_correction"],
-        ["gptq"],
-        ["gptq", "bias_correction"],
-        ["reconstruct"],
-        [LONGER],
-        ["reconstruct", "bias_correction"],
-    ),
+    "resnet32": _labelled([], ["bias_correction"], ["gptq"], ["gptq", "bias_correction"], ["reconstruct"], [LONGER]),
     "stories260K": _labelled(
         [],
         ["rotate"],
