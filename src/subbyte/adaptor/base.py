@@ -1,10 +1,48 @@
 """What configuration and tuning may ask of a framework."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from subbyte.spec import OpInfo, TuneConfig
+from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
+
+
+class TunableModel(ABC):
+    """A calibrated model that takes one configuration after another, and knows what each would cost.
+
+    Attributes:
+        ops: those that can be configured, in the order they run.
+        alternatives: for each op the configurations that it may have.
+        fingerprint: tells this model, and these alternatives, from others.
+    """
+
+    ops: Sequence[OpInfo]
+    alternatives: Mapping[OpKey, Sequence[OpConfig]]
+    fingerprint: str
+
+    @abstractmethod
+    def apply(self, config: TuneConfig) -> Any:
+        """The model as configured, ready to be evaluated; the same object each time, changed only where it differs."""
+
+    @abstractmethod
+    def size(self, config: TuneConfig) -> int:
+        """Bytes of the converted model's parameters and buffers."""
+
+    @abstractmethod
+    def bops(self, config: TuneConfig) -> int:
+        """Bit operations of one sample: the sum over ops of multiply-accumulates times bits of both factors."""
+
+    @abstractmethod
+    def output_error(self, key: OpKey, config: OpConfig) -> float:
+        """How far the model's outputs are from float where one op alone is quantized.
+
+        The squared difference over the squared float output, on calibration data. Of an op with a weight, `config`
+        may quantize its activation alone.
+        """
+
+    @abstractmethod
+    def quantize(self, config: TuneConfig) -> Any:
+        """A converted model of this configuration, of its own."""
 
 
 class Adaptor(ABC):
@@ -21,3 +59,7 @@ class Adaptor(ABC):
     @abstractmethod
     def quantize(self, model: Any, tune_config: TuneConfig, data: Any = None) -> Any:
         """A quantized copy of the model, exactly as configured; the model itself is not changed."""
+
+    @abstractmethod
+    def tunable(self, model: Any, request: Any, data: Any = None, first_last: str | None = None) -> TunableModel:
+        """A copy of the model on which trials run; the model itself is not changed."""

@@ -1,0 +1,194 @@
+"""A prepared model that goes from one configuration to another without being copied, recorded or calibrated again."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from subbyte.adaptor.base import TunableModel
+from subbyte.adaptor.pytorch.attach import attach, detach, weighted_parts
+from subbyte.adaptor.pytorch.batch import batches
+from subbyte.adaptor.pytorch.collected import Collected
+from subbyte.adaptor.pytorch.configuration_cost import ConfigurationCost
+from subbyte.adaptor.pytorch.fingerprint import fingerprint
+from subbyte.adaptor.pytorch.prepare import prepare, quantize
+from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
+from subbyte.adaptor.pytorch.recording import Fusions
+from subbyte.adaptor.pytorch.state import state_of
+from subbyte.adaptor.pytorch.tensors import tensors_in
+from subbyte.adaptor.pytorch.weight_ranges import WeightRanges
+from subbyte.capability import Capability
+from subbyte.config import PostTrainingQuantConfig, alternatives, resolve
+from subbyte.errors import CalibrationError
+from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
+
+_SAMPLES = 64  # on which errors of outputs are measured
+
+
+class PyTorchTunableModel(TunableModel):
+    """The interface's, for torch.nn.Module.
+
+    Args:
+        model: float; not changed.
+        capability: what the ops can do.
+        request: which alternatives they have.
+        data: calibration data.
+        first_last: as for `quantize`.
+        limit: samples to use at the most.
+
+    Raises:
+        CalibrationError: the data is missing, empty, unfit or not finite.
+        ConfigError: the request does not fit the model.
+        ModelError: the model cannot be quantized.
+    """
+
+    def __init__(
+        self, model: nn.Module, capability: Capability, request: PostTrainingQuantConfig, data: Any,
+        first_last: str | None = None, limit: int | None = None,
+    ) -> None:  # fmt: skip
+        if data is None:
+            raise CalibrationError("tuning needs calibration data: one batch at least, which need not be labelled")
+        self.model = model
+        self._capability = capability
+        self._batches = list(batches(data, limit))
+        space = _Space(capability, request, first_last)
+        self._prepared = prepare(model, space, self._batches).eval()
+        self._state = state_of(self._prepared)
+        self._state.eval()
+        self.alternatives: Mapping[OpKey, Sequence[OpConfig]] = space.alternatives
+        self.ops: Sequence[OpInfo] = [op.info for op in self._state.graph if op.info.key in space.alternatives]
+        self._collected = Collected(self._state.static_quantizers())
+        for chosen in self._collected.missing(self.alternatives):
+            space.choose(chosen)
+            self._collected.add(state_of(prepare(model, space, self._batches)).static_quantizers())
+        self._ranges = WeightRanges(self._prepared, self._state.graph)
+        self._cost = ConfigurationCost(self._prepared, self._state.graph, self._ranges, self._state.float_bytes)
+        self._samples = [batch.first(_SAMPLES) for batch in self._batches[:1]]
+        self._expected: list[list[Tensor]] = []
+        self.fingerprint = _digest(model, self.alternatives)
+
+    def apply(self, config: TuneConfig) -> nn.Module:
+        state = self._state
+        before, ops = state.config.op, state.graph.ops
+        changed = [key for key in self.alternatives if _given(config.op, key) != _given(before, key)]
+        names = [name for name, _ in changed]
+        with torch.inference_mode(False):
+            for name in names:
+                detach(self._prepared, state, name)
+            state.config = config
+            attach(self._prepared, state, names, calibrate_weights=False)
+            for name in names:
+                if ops[name].kind == "module":
+                    self._set_weight_ranges(name, config.op.get(ops[name].info.key, OpConfig()))
+            self._calibrate_inputs(key for name in names for key in state.input_keys.get(name, []))
+        return self._prepared
+
+    def _set_weight_ranges(self, name: str, config: OpConfig) -> None:
+        parts: list[Any] = list(weighted_parts(self._prepared.get_submodule(name)))
+        if parts and config.weight is not None:
+            for part, params in zip(parts, self._ranges.of(name, config.weight), strict=True):
+                part.weight_quantizer.set_params(params)
+
+    def _calibrate_inputs(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            quantizer: Any = self._state.quantizers[key]
+            quantizer.training = False
+            if isinstance(quantizer, ActivationQuantizer) and not quantizer.calibrated:
+                self._collected.calibrate(quantizer)
+
+    def size(self, config: TuneConfig) -> int:
+        return self._cost.size(config)
+
+    def bops(self, config: TuneConfig) -> int:
+        return self._cost.bops(config)
+
+    def output_error(self, key: OpKey, config: OpConfig) -> float:
+        alone = TuneConfig({other: config if other == key else OpConfig() for other in self.alternatives})
+        if not self._expected:
+            self._expected = self._outputs(TuneConfig(dict.fromkeys(self.alternatives, OpConfig())))
+        got = self._outputs(alone)
+        pairs = [
+            pair for ours, floats in zip(got, self._expected, strict=True) for pair in zip(ours, floats, strict=True)
+        ]
+        error = sum(float((y.double() - x.double()).square().sum()) for y, x in pairs)
+        power = sum(float(x.double().square().sum()) for _, x in pairs)
+        return error / power if power else 0.0
+
+    def _outputs(self, config: TuneConfig) -> list[list[Tensor]]:
+        model = self.apply(config)
+        with torch.no_grad():
+            outputs = [batch.copied().run(model) for batch in self._samples]
+        return [[x.detach().float() for x in tensors_in(output) if x.is_floating_point()] for output in outputs]
+
+    def quantize(self, config: TuneConfig) -> nn.Module:
+        return quantize(self.model, _Given(self._capability, config), self._batches)
+
+
+def _given(configs: Mapping[OpKey, OpConfig], key: OpKey) -> OpConfig:
+    return configs.get(key, OpConfig())
+
+
+class _Space:
+    """A resolver that lets every op collect what its alternatives need, and remembers these."""
+
+    def __init__(self, capability: Capability, request: PostTrainingQuantConfig, first_last: str | None) -> None:
+        self.capability = capability
+        self.request = request
+        self.first_last = first_last
+        self.alternatives: dict[OpKey, tuple[OpConfig, ...]] = {}
+        self._chosen: Mapping[OpKey, OpConfig] = {}
+
+    @property
+    def fusions(self) -> Fusions:
+        return self.capability.fusions
+
+    @property
+    def strict(self) -> bool:
+        return False  # of each trial's own configuration that is asked
+
+    def choose(self, chosen: Mapping[OpKey, OpConfig]) -> None:
+        """Give some ops an alternative that needs other statistics."""
+        self._chosen = chosen
+
+    def __call__(self, ops: Sequence[OpInfo], /) -> TuneConfig:
+        self.alternatives = alternatives(self.capability, ops, self.request, self.first_last)
+        return TuneConfig({key: self._chosen.get(key, _observing(each)) for key, each in self.alternatives.items()})
+
+
+def _observing(choices: Sequence[OpConfig]) -> OpConfig:
+    """One with a static activation, else a quantized one, where there is one."""
+    static = [each for each in choices if each.quant_mode == "static" and each.activation is not None]
+    quantized = [each for each in choices if not each.is_float]
+    return [*(each for each in static if not each.is_float), *quantized, *choices][0]
+
+
+def _digest(model: nn.Module, choices: Mapping[OpKey, Sequence[OpConfig]]) -> str:
+    digest = hashlib.sha256(repr(sorted(fingerprint(model).items())).encode())
+    for name, tensor in model.state_dict().items():
+        if isinstance(tensor, Tensor):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    for key, each in choices.items():
+        digest.update(f"{key}: {'; '.join(map(str, each))}".encode())
+    return digest.hexdigest()
+
+
+class _Given:
+    """A resolver of a configuration that is complete."""
+
+    def __init__(self, capability: Capability, config: TuneConfig) -> None:
+        self._capability = capability
+        self._config = config
+
+    @property
+    def fusions(self) -> Fusions:
+        return self._capability.fusions
+
+    @property
+    def strict(self) -> bool:
+        return self._capability.strict
+
+    def __call__(self, ops: Sequence[OpInfo], /) -> TuneConfig:
+        return resolve(self._capability, ops, self._config)
