@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -15,10 +15,11 @@ from subbyte.capability import Capability, load_capability
 from subbyte.config import PostTrainingQuantConfig, as_request
 from subbyte.errors import ConfigError, RecoveryError
 from subbyte.numerics import QuantizedTensor
+from subbyte.tuning import DEFAULT_FILE, Accuracy, Limits, Task, TuneResult, read_goal, search_best, tuning_result
 
 BUILT_IN = "pytorch_cpu"
 
-__all__ = ["convert", "fit", "prepare", "quantize", "query_fw_capability", "weights"]
+__all__ = ["convert", "fit", "prepare", "quantize", "query_fw_capability", "tune", "tuning_result", "weights"]
 
 
 def quantize(
@@ -105,6 +106,75 @@ def fit(
     if eval_func is not None:
         raise ConfigError("eval_func asks for accuracy-aware tuning, which is not there yet; leave it out")
     return quantize(model, conf, _without_labels(calib_dataloader), capability=capability)
+
+
+def tune(
+    model: nn.Module,
+    data: Any,
+    evaluate: Callable[[nn.Module], Any],
+    *,
+    config: Any = None,
+    first_last: str | None = None,
+    capability: Any = None,
+    max_loss: float = 0.01,
+    criterion: Literal["relative", "absolute"] = "relative",
+    higher_is_better: bool | Mapping[str, bool] = True,
+    metric_weights: Mapping[str, float] | None = None,
+    objective: str | Mapping[str, float] = "size",
+    budgets: Mapping[str, float] | None = None,
+    strategy: str = "sensitivity",
+    strategy_options: Mapping[str, Any] | None = None,
+    recover: Any = None,
+    loss_fn: Callable[..., Any] | None = None,
+    max_trials: int = 60,
+    timeout: float | None = None,
+    seed: int = 0,
+    storage: Any = DEFAULT_FILE,
+    study: str | None = None,
+) -> TuneResult:
+    """The smallest, or fastest, quantized model that loses no more accuracy than is tolerable.
+
+    Args:
+        model: float; not changed.
+        data: calibration data, as for `quantize`.
+        evaluate: from a model, in eval(), to its metric: a number, or several by name.
+        config: what is fixed and which alternatives there are, in any form that `quantize` takes but a TuneConfig; left
+            out, every op may have the integers of two to eight bits and fp32.
+        first_last: the precision of the first and last layers.
+        capability: as for `quantize`.
+        max_loss: how much worse than the float model's the metric may be.
+        criterion: whether that is a share of the metric or in its own units.
+        higher_is_better: of all metrics, or of each by name.
+        metric_weights: of several metrics, whose weighted mean loss then counts; else the worst of all does.
+        objective: what to make small: `size` (bytes), `bops` (bit operations), or several with weights.
+        budgets: what objectives may be at most, by name.
+        strategy: how the space is searched, by name.
+        strategy_options: of the strategy.
+        recover: recovery methods, as for `quantize`, that are tried before an op is given a wider rung.
+        loss_fn: from a model and a batch of data to a loss, for strategies that need gradients.
+        max_trials: evaluations at most.
+        timeout: seconds at most; None is no limit.
+        seed: of all that is random.
+        storage: keeps the trials: a file (SQLite), a database's URL, or an Optuna storage.
+        study: the study's name in the storage, to go on with; left out, a search that was interrupted is taken up, and
+            else a new one begins.
+
+    Raises:
+        SubbyteError: one of its kinds, if something that is asked is not right.
+        Exception: what `evaluate` raised of the float model, three times in a row.
+    """
+    request = as_request({} if config is None else config)
+    if not isinstance(request, PostTrainingQuantConfig):
+        raise ConfigError(
+            "a TuneConfig says what every op gets, so there is nothing to tune; give alternatives instead"
+        )
+    tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, data, first_last, _sampling_size(request))
+    task = Task(
+        evaluate, Accuracy(max_loss, criterion == "relative", higher_is_better, metric_weights or {}),
+        read_goal(objective, budgets), strategy, strategy_options or {}, _methods(request, recover), seed, loss_fn,
+        storage, study,
+    )  # fmt: skip
+    return search_best(model, tunable, task, Limits(max_trials, timeout))
 
 
 def query_fw_capability(model: nn.Module, data: Any = None, *, capability: Any = None) -> dict[str, Any]:

@@ -13,12 +13,14 @@ class TunableModel(ABC):
     Attributes:
         ops: those that can be configured, in the order they run.
         alternatives: for each op the configurations that it may have.
-        fingerprint: tells this model, and these alternatives, from others.
+        batches: the calibration data.
+        identity: digests that tell the model and the data from others.
     """
 
     ops: Sequence[OpInfo]
     alternatives: Mapping[OpKey, Sequence[OpConfig]]
-    fingerprint: str
+    batches: Sequence[Any]
+    identity: Mapping[str, str]
 
     @abstractmethod
     def apply(self, config: TuneConfig) -> Any:
@@ -41,8 +43,16 @@ class TunableModel(ABC):
         """
 
     @abstractmethod
+    def prepare(self, config: TuneConfig) -> Any:
+        """A prepared model of this configuration, of its own."""
+
+    @abstractmethod
     def quantize(self, config: TuneConfig) -> Any:
         """A converted model of this configuration, of its own."""
+
+    @abstractmethod
+    def convert(self, prepared: Any) -> Any:
+        """What `prepare` gave, its weights packed."""
 
 
 class Adaptor(ABC):

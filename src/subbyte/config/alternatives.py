@@ -84,7 +84,7 @@ def _in_mode(table: Table, merged: Wishes) -> Iterable[OpConfig]:
 
 
 def _types(table: Table, tensor: str, asked: Asked | None) -> list[str]:
-    """The data types that are asked for, else the default of each section, integers of two bits and more first of all."""
+    """The data types that are asked for, else the default of each section, of these integers of two bits or more."""
     if asked is not None:
         floats = {name for name, data_type in registered_dtypes().items() if data_type.is_float}
         return [value for value in asked.values if value not in floats]

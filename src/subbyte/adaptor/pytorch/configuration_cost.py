@@ -11,6 +11,7 @@ from subbyte.adaptor.pytorch.quantizer import Quantizer
 from subbyte.adaptor.pytorch.reads import quantized_activation, reads
 from subbyte.adaptor.pytorch.weight import folds_first
 from subbyte.adaptor.pytorch.weight_ranges import WeightRanges
+from subbyte.dtypes import dtype
 from subbyte.numerics import packed_size
 from subbyte.spec import OpConfig, TensorSpec, TuneConfig
 
@@ -32,7 +33,7 @@ class ConfigurationCost:
         self._graph = graph
         self._ranges = ranges
         self._float_bytes = float_bytes
-        self._quantizer_bytes = sum(buffer.nbytes for buffer in Quantizer("", TensorSpec("int8")).buffers())
+        self._quantizer_bytes = sum(x.nbytes for x in Quantizer("", TensorSpec(dtype("int8"))).buffers())
 
     def size(self, config: TuneConfig) -> int:
         """Bytes of the converted model's parameters and buffers."""
@@ -68,10 +69,11 @@ class ConfigurationCost:
             own = op.name if op.norm and folds_first(spec) else ""
             yield (id(weight), spec, own), packed_size(weight.numel(), spec.dtype.bits) + sum(stored)
         if op.norm:
-            channels = self._model.get_submodule(op.norm).num_features
-            bias = getattr(self._model.get_submodule(op.name), "bias", None)
-            yield (op.name, "bias"), 4 * channels - (0 if bias is None else bias.nbytes)
-            yield (op.name, "factor"), 0 if folds_first(spec) else 4 * channels
+            norm: Any = self._model.get_submodule(op.norm)
+            bias: Any = getattr(self._model.get_submodule(op.name), "bias", None)
+            of_channels = _FLOAT_BITS // 8 * int(norm.num_features)
+            yield (op.name, "bias"), of_channels - (0 if bias is None else int(bias.nbytes))
+            yield (op.name, "factor"), 0 if folds_first(spec) else of_channels
 
     def _quantizers(self, op: Op, config: OpConfig) -> Iterator[str]:
         """The keys of those at the inputs of an op: ops that read the same value by the same spec share one."""

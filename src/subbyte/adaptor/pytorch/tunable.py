@@ -1,7 +1,9 @@
 """A prepared model that goes from one configuration to another without being copied, recorded or calibrated again."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,13 +11,14 @@ from torch import Tensor, nn
 
 from subbyte.adaptor.base import TunableModel
 from subbyte.adaptor.pytorch.attach import attach, detach, weighted_parts
-from subbyte.adaptor.pytorch.batch import batches
+from subbyte.adaptor.pytorch.batch import Batch, batches
 from subbyte.adaptor.pytorch.collected import Collected
 from subbyte.adaptor.pytorch.configuration_cost import ConfigurationCost
+from subbyte.adaptor.pytorch.convert import convert_in_place
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
+from subbyte.adaptor.pytorch.fusion import Fusions
 from subbyte.adaptor.pytorch.prepare import prepare, quantize
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
-from subbyte.adaptor.pytorch.recording import Fusions
 from subbyte.adaptor.pytorch.state import state_of
 from subbyte.adaptor.pytorch.tensors import tensors_in
 from subbyte.adaptor.pytorch.weight_ranges import WeightRanges
@@ -52,9 +55,9 @@ class PyTorchTunableModel(TunableModel):
             raise CalibrationError("tuning needs calibration data: one batch at least, which need not be labelled")
         self.model = model
         self._capability = capability
-        self._batches = list(batches(data, limit))
+        self.batches: Sequence[Batch] = list(batches(data, limit))
         space = _Space(capability, request, first_last)
-        self._prepared = prepare(model, space, self._batches).eval()
+        self._prepared = prepare(model, space, self.batches).eval()
         self._state = state_of(self._prepared)
         self._state.eval()
         self.alternatives: Mapping[OpKey, Sequence[OpConfig]] = space.alternatives
@@ -62,12 +65,12 @@ class PyTorchTunableModel(TunableModel):
         self._collected = Collected(self._state.static_quantizers())
         for chosen in self._collected.missing(self.alternatives):
             space.choose(chosen)
-            self._collected.add(state_of(prepare(model, space, self._batches)).static_quantizers())
+            self._collected.add(state_of(prepare(model, space, self.batches)).static_quantizers())
         self._ranges = WeightRanges(self._prepared, self._state.graph)
         self._cost = ConfigurationCost(self._prepared, self._state.graph, self._ranges, self._state.float_bytes)
-        self._samples = [batch.first(_SAMPLES) for batch in self._batches[:1]]
+        self._samples = [batch.first(_SAMPLES) for batch in self.batches[:1]]
         self._expected: list[list[Tensor]] = []
-        self.fingerprint = _digest(model, self.alternatives)
+        self.identity: Mapping[str, str] = {"model": _digest_of_model(model), "data": _digest_of_data(self.batches)}
 
     def apply(self, config: TuneConfig) -> nn.Module:
         state = self._state
@@ -105,25 +108,54 @@ class PyTorchTunableModel(TunableModel):
         return self._cost.bops(config)
 
     def output_error(self, key: OpKey, config: OpConfig) -> float:
-        alone = TuneConfig({other: config if other == key else OpConfig() for other in self.alternatives})
+        as_float = TuneConfig(dict.fromkeys(self.alternatives, OpConfig()))
         if not self._expected:
-            self._expected = self._outputs(TuneConfig(dict.fromkeys(self.alternatives, OpConfig())))
-        got = self._outputs(alone)
-        pairs = [
-            pair for ours, floats in zip(got, self._expected, strict=True) for pair in zip(ours, floats, strict=True)
-        ]
+            self._expected = self._outputs(self.apply(as_float))
+        given = config
+        if config.weight is None:  # attached with any weight, which is then left as it is
+            weights = (each.weight for each in self.alternatives[key] if each.weight is not None)
+            given = replace(config, weight=next(weights, None))
+        model = self.apply(TuneConfig({**as_float.op, key: given}))
+        with _float_weight(model, None if given == config else key[0]):
+            got = self._outputs(model)
+        batches = zip(got, self._expected, strict=True)
+        pairs = [pair for ours, floats in batches for pair in zip(ours, floats, strict=True)]
         error = sum(float((y.double() - x.double()).square().sum()) for y, x in pairs)
         power = sum(float(x.double().square().sum()) for _, x in pairs)
         return error / power if power else 0.0
 
-    def _outputs(self, config: TuneConfig) -> list[list[Tensor]]:
-        model = self.apply(config)
+    def _outputs(self, model: nn.Module) -> list[list[Tensor]]:
         with torch.no_grad():
             outputs = [batch.copied().run(model) for batch in self._samples]
         return [[x.detach().float() for x in tensors_in(output) if x.is_floating_point()] for output in outputs]
 
+    def prepare(self, config: TuneConfig) -> nn.Module:
+        return prepare(self.model, _Given(self._capability, config), self.batches)
+
     def quantize(self, config: TuneConfig) -> nn.Module:
-        return quantize(self.model, _Given(self._capability, config), self._batches)
+        return quantize(self.model, _Given(self._capability, config), self.batches)
+
+    def convert(self, prepared: nn.Module) -> nn.Module:
+        return convert_in_place(prepared)
+
+
+@contextmanager
+def _float_weight(model: nn.Module, op: str | None) -> Iterator[None]:
+    """Let an op compute with its float weight on its quantized inputs."""
+    parts: list[Any] = [] if op is None else list(weighted_parts(model.get_submodule(op)))
+    for part in parts:
+        part.weight_quantizer.training_rule = _as_it_is
+        part.training = True  # in which the rule decides
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.training = False
+            part.weight_quantizer.training_rule = None
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
 
 
 def _given(configs: Mapping[OpKey, OpConfig], key: OpKey) -> OpConfig:
@@ -164,15 +196,26 @@ def _observing(choices: Sequence[OpConfig]) -> OpConfig:
     return [*(each for each in static if not each.is_float), *quantized, *choices][0]
 
 
-def _digest(model: nn.Module, choices: Mapping[OpKey, Sequence[OpConfig]]) -> str:
+def _digest_of_model(model: nn.Module) -> str:
     digest = hashlib.sha256(repr(sorted(fingerprint(model).items())).encode())
     for name, tensor in model.state_dict().items():
         if isinstance(tensor, Tensor):
             digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    for key, each in choices.items():
-        digest.update(f"{key}: {'; '.join(map(str, each))}".encode())
+            digest.update(_bytes(tensor))
     return digest.hexdigest()
+
+
+def _digest_of_data(data: Sequence[Batch]) -> str:
+    digest = hashlib.sha256()
+    for batch in data:
+        for tensor in tensors_in((batch.args, batch.kwargs)):
+            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 class _Given:

@@ -1,0 +1,55 @@
+"""What tuning found."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from subbyte.errors import ModelError
+from subbyte.tuning.trial import Trial
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """A tuned model, and how it was found.
+
+    Args:
+        model: converted, of the best trial's configuration.
+        criterion_met: whether its loss of accuracy is tolerable, and every budget kept.
+        baseline: the float model's metric, or its metrics by name.
+        best: the trial that it comes from.
+        trials: all of them, in the order of the study.
+        study: the name under which the storage keeps them.
+    """
+
+    model: Any
+    criterion_met: bool
+    baseline: float | dict[str, float]
+    best: Trial
+    trials: Sequence[Trial]
+    study: str
+
+
+_RESULTS: "WeakKeyDictionary[nn.Module, TuneResult]" = WeakKeyDictionary()
+
+
+def remember(result: TuneResult) -> None:
+    """Let `tuning_result` find it."""
+    _RESULTS[result.model] = result
+
+
+def tuning_result(model: nn.Module) -> TuneResult:
+    """What tuning found, of the model that it gave.
+
+    Raises:
+        ModelError: no search of this process gave this model.
+    """
+    result = _RESULTS.get(model)
+    if result is None:
+        raise ModelError(
+            "no search of this process gave this model: tuning_result is of what subbyte.tune or quantization.fit "
+            "gave, not of a copy of it or of a checkpoint; a study's file keeps all trials"
+        )
+    return result
