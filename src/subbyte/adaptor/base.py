@@ -43,6 +43,10 @@ class TunableModel(ABC):
         """
 
     @abstractmethod
+    def error(self, config: TuneConfig) -> float:
+        """The same of a whole configuration."""
+
+    @abstractmethod
     def prepare(self, config: TuneConfig) -> Any:
         """A prepared model of this configuration, of its own."""
 

@@ -1,6 +1,6 @@
 """What tuning found."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from subbyte.errors import ModelError
+from subbyte.spec import OpConfig, OpKey
 from subbyte.tuning.trial import Trial
 
 
@@ -21,6 +22,8 @@ class TuneResult:
         baseline: the float model's metric, or its metrics by name.
         best: the trial that it comes from.
         trials: all of them, in the order of the study.
+        errors: how far the outputs are from float with one op alone in one alternative, where the strategy measured it:
+            the squared difference over the squared float output.
         study: the name under which the storage keeps them.
     """
 
@@ -29,6 +32,7 @@ class TuneResult:
     baseline: float | dict[str, float]
     best: Trial
     trials: Sequence[Trial]
+    errors: Mapping[OpKey, Mapping[OpConfig, float]]
     study: str
 
 

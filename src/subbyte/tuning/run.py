@@ -35,7 +35,9 @@ class Limits:
     started: float = field(default_factory=time.monotonic)
 
     def are_reached(self, trials: Sequence[Trial]) -> bool:
-        """Whether there is to be no further trial."""
+        """Whether there is to be no further trial; one is always made."""
+        if not trials:
+            return False
         late = self.timeout is not None and time.monotonic() - self.started >= self.timeout
         return late or len(trials) >= self.max_trials or (self.first_met and any(trial.met for trial in trials))
 

@@ -32,6 +32,7 @@ class Search:
         options: of the strategy.
         loss_fn: from a model and a batch to a differentiable loss, for strategies that need gradients.
         progress: told what is measured before the first trial, and how much of it is done.
+        errors: of the model's outputs by each alternative of each op, once they are measured (see `errors_of`).
     """
 
     space: TuningSpace
@@ -44,6 +45,7 @@ class Search:
     options: Mapping[str, Any] = field(default_factory=dict)
     loss_fn: Callable[..., Any] | None = None
     progress: Callable[[str, float], None] = lambda what, share: None
+    errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
     _costs: dict[tuple[OpKey, OpConfig], float] = field(default_factory=dict)
 
     def realized(self, candidate: Candidate) -> Any:

@@ -7,7 +7,6 @@ from typing import Any
 
 from subbyte.adaptor import TunableModel
 from subbyte.algorithms import RecoveryMethod
-from subbyte.errors import TuningError
 from subbyte.tuning.accuracy import METRIC, Accuracy
 from subbyte.tuning.candidate import Candidate, Encoding
 from subbyte.tuning.objective import Goal, objective_of
@@ -17,7 +16,7 @@ from subbyte.tuning.search import Search
 from subbyte.tuning.space import TuningSpace
 from subbyte.tuning.strategies import strategy_of
 from subbyte.tuning.study import DEFAULT_FILE, Study
-from subbyte.tuning.trial import Trial, best_of
+from subbyte.tuning.trial import best_of
 
 
 @dataclass(frozen=True)
@@ -80,20 +79,13 @@ def search_best(
     loop = Loop(search, task.evaluate, baseline, study, limits, watch)
     loop.run(strategy(search))
     study.end()
-    best = best_of(loop.trials)
-    if best is None:
-        raise TuningError(_no_trial(loop.trials))
-    converted = search.converted(Candidate(best.config, best.recovered))
+    best = best_of(loop.trials) or loop.trials[0]
+    chosen = Candidate(search.space.widest() if best.failed else best.config, best.recovered)
+    converted = search.converted(chosen)
     shown = baseline[METRIC] if set(baseline) == {METRIC} else baseline
-    result = TuneResult(converted, best.met, shown, best, loop.trials, study.name)
+    result = TuneResult(converted, best.met, shown, best, loop.trials, search.errors, study.name)
     remember(result)
     return result
-
-
-def _no_trial(trials: Sequence[Trial]) -> str:
-    if not trials:
-        return "no trial was made: the strategy proposed nothing, or the time was over before the first"
-    return f"every trial failed; the last: {trials[-1].problem}"
 
 
 def _identity(model: TunableModel, task: Task) -> dict[str, str]:

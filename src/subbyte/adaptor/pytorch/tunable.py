@@ -108,21 +108,27 @@ class PyTorchTunableModel(TunableModel):
         return self._cost.bops(config)
 
     def output_error(self, key: OpKey, config: OpConfig) -> float:
-        as_float = TuneConfig(dict.fromkeys(self.alternatives, OpConfig()))
-        if not self._expected:
-            self._expected = self._outputs(self.apply(as_float))
         given = config
         if config.weight is None:  # attached with any weight, which is then left as it is
             weights = (each.weight for each in self.alternatives[key] if each.weight is not None)
             given = replace(config, weight=next(weights, None))
-        model = self.apply(TuneConfig({**as_float.op, key: given}))
+        expected = self._float_outputs()
+        model = self.apply(TuneConfig({**self._as_float.op, key: given}))
         with _float_weight(model, None if given == config else key[0]):
-            got = self._outputs(model)
-        batches = zip(got, self._expected, strict=True)
-        pairs = [pair for ours, floats in batches for pair in zip(ours, floats, strict=True)]
-        error = sum(float((y.double() - x.double()).square().sum()) for y, x in pairs)
-        power = sum(float(x.double().square().sum()) for _, x in pairs)
-        return error / power if power else 0.0
+            return _relative_error(self._outputs(model), expected)
+
+    def error(self, config: TuneConfig) -> float:
+        expected = self._float_outputs()
+        return _relative_error(self._outputs(self.apply(config)), expected)
+
+    @property
+    def _as_float(self) -> TuneConfig:
+        return TuneConfig(dict.fromkeys(self.alternatives, OpConfig()))
+
+    def _float_outputs(self) -> list[list[Tensor]]:
+        if not self._expected:
+            self._expected = self._outputs(self.apply(self._as_float))
+        return self._expected
 
     def _outputs(self, model: nn.Module) -> list[list[Tensor]]:
         with torch.no_grad():
@@ -137,6 +143,15 @@ class PyTorchTunableModel(TunableModel):
 
     def convert(self, prepared: nn.Module) -> nn.Module:
         return convert_in_place(prepared)
+
+
+def _relative_error(got: list[list[Tensor]], expected: list[list[Tensor]]) -> float:
+    """The squared difference over the squared expectation, over all batches and tensors."""
+    batches = zip(got, expected, strict=True)
+    pairs = [pair for ours, floats in batches for pair in zip(ours, floats, strict=True)]
+    error = sum(float((y.double() - x.double()).square().sum()) for y, x in pairs)
+    power = sum(float(x.double().square().sum()) for _, x in pairs)
+    return error / power if power else 0.0
 
 
 @contextmanager

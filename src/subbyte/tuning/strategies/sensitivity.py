@@ -1,11 +1,12 @@
 """sensitivity: measure every op once, then solve for the cheapest model that loses as little as is allowed."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from subbyte.spec import OpConfig, OpKey
 from subbyte.tuning.candidate import Candidate
 from subbyte.tuning.search import Proposals, Search
+from subbyte.tuning.sensitivity import errors_of
 from subbyte.tuning.strategies.registry import register_strategy
 
 
@@ -22,7 +23,7 @@ def sensitivity(search: Search) -> Proposals:
     4. From there single steps are tried that were not taken, the most promising first. A step that fails costs more
        than its error said, so the error of that step is doubled.
     """
-    errors = measured(search)
+    errors = errors_of(search)
     choices = {op.key: _hull(search, op.key, errors[op.key]) for op in search.space.tunable}
     path = list(_path(choices))
     low, high = 0, len(path)  # the first is as wide as can be; beyond the last there is nothing
@@ -44,31 +45,6 @@ class Rung:
     config: OpConfig
     cost: float
     error: float
-
-
-def measured(search: Search) -> dict[OpKey, dict[OpConfig, float]]:
-    """The error of the model's outputs by each alternative of each op: that of its weight plus that of its inputs."""
-    found: dict[OpKey, dict[OpConfig, float]] = {}
-    ops = search.space.tunable
-    for index, op in enumerate(ops):
-        alone: dict[OpConfig, float] = {OpConfig(): 0.0}
-        for config in search.space.alternatives[op.key]:
-            for part in parts(config):
-                if part not in alone:
-                    alone[part] = search.model.output_error(op.key, part)
-        found[op.key] = {
-            config: sum(alone[part] for part in parts(config)) for config in search.space.alternatives[op.key]
-        }
-        search.progress("measuring each op", (index + 1) / len(ops))
-    return found
-
-
-def parts(config: OpConfig) -> Iterator[OpConfig]:
-    """A configuration with only its weight quantized, and one with only its inputs."""
-    if config.weight is not None and not config.weight.is_float:
-        yield OpConfig(weight=config.weight, quant_mode="weight_only")
-    if config.activation is not None and not config.activation.is_float and config.quant_mode != "weight_only":
-        yield replace(config, weight=None)
 
 
 def _hull(search: Search, key: OpKey, errors: Mapping[OpConfig, float]) -> list[Rung]:
