@@ -68,7 +68,7 @@ def _check(options: Namespace) -> None:
 
 def _report_precision(report: Report, precision: str, seeds: list[int], options: Namespace) -> None:
     asked, metric = plan.PRECISIONS[options.network][precision], networks.NETWORKS[options.network].metric
-    methods = options.method or (plan.QUICK_METHODS if options.quick else plan.METHODS[options.network])
+    methods = options.method or (plan.QUICK_METHODS if options.quick else plan.methods(options.network, precision))
     wanted = [(FLOAT, NONE), *((precision, method) for method in dict.fromkeys([NONE, *methods]))]
     planned = [[Job(options.network, *pair, seed, options.quick) for seed in seeds] for pair in wanted]
     outcomes = jobs.run_all(list(chain(*planned)), ["--data", options.data], options)

@@ -77,13 +77,6 @@ def _llama_weights(bits: int) -> Case:
     return Case("stories260K", title, setting, config, methods)
 
 
-def _bert_weights(bits: int) -> Case:
-    config = PostTrainingQuantConfig(precision=f"w{bits}:g32", op_type_dict={"Embedding": "fp32"})
-    methods = {OWN: [NONE, "gptq", "awq", "hqq"], "torchao": [NONE, "gptq", "awq", "hqq"]}
-    title = f"weights of the linear maps, {bits} bits, sym, groups of 32"
-    return Case("minilm", title, Setting(bits, group_size=32), config, methods)
-
-
 def _bert_activations() -> Case:
     config = PostTrainingQuantConfig(
         precision="w8a8:dynamic", op_type_dict={"Embedding": "fp32", "scaled_dot_product_attention": "fp32"}
@@ -94,15 +87,11 @@ def _bert_activations() -> Case:
 
 
 CASES = {
-    "resnet20 w4": _image_weights(4),
     "resnet20 w3": _image_weights(3),
     "resnet20 w2": _image_weights(2),
     "resnet20 w8a8": _image_activations(8),
-    "resnet20 w4a8": _image_activations(4),
     "stories260K w4:g32": _llama_weights(4),
     "stories260K w3:g32": _llama_weights(3),
-    "minilm w4:g32": _bert_weights(4),
-    "minilm w3:g32": _bert_weights(3),
     "minilm w8a8:dynamic": _bert_activations(),
 }
 QUICK_CASES = ("resnet20 w3", "resnet20 w8a8", "stories260K w3:g32")

@@ -19,52 +19,66 @@ class Precision:
         config: for the library.
         loss: how much worse than fp32 the metric may be; None is reported only.
         remark: what the name does not say.
+        methods: labels of those that are run; all that the network has, where empty.
     """
 
     config: PostTrainingQuantConfig
     loss: float | None = None
     remark: str = ""
+    methods: tuple[str, ...] = ()
 
 
-def _ends_int8(shorthand: str, loss: float | None) -> Precision:
-    return Precision(PostTrainingQuantConfig(precision=shorthand, first_last="int8"), loss, "first and last layer int8")
+def _ends_int8(shorthand: str, loss: float | None, *methods: str) -> Precision:
+    config = PostTrainingQuantConfig(precision=shorthand, first_last="int8")
+    return Precision(config, loss, "first and last layer int8", methods)
 
 
-def _in_blocks(shorthand: str, loss: float | None, *schemes: str) -> Precision:
+def _in_blocks(
+    shorthand: str, loss: float | None, schemes: tuple[str, ...] = (), methods: tuple[str, ...] = ()
+) -> Precision:
     """Weights of the linear maps within the blocks of a Llama, as those quantize it that others publish."""
     types: dict[str, object] = {"Embedding": "fp32"}
     if schemes:
         types["Linear"] = {"weight": {"scheme": list(schemes)}}
     config = PostTrainingQuantConfig(precision=shorthand, op_type_dict=types, op_name_dict={"head": "fp32"})
-    return Precision(config, loss, f"linear maps within blocks, {schemes[0] if schemes else 'sym'}")
-
-
-_IMAGES = {
-    "w8a8": _ends_int8("w8a8", 0.1),
-    "w4a8": _ends_int8("w4a8", 0.2),
-    "w4a4": _ends_int8("w4a4", 0.5),
-    "w3a3": _ends_int8("w3a3", 2.0),
-    "w2a8": _ends_int8("w2a8", 4.0),
-}
-PRECISIONS: dict[str, dict[str, Precision]] = {
-    "resnet20": _IMAGES,
-    "resnet32": _IMAGES,
-    "stories260K": {
-        "w4:g32": _in_blocks("w4:g32", 0.05, "asym"),
-        "w3:g32": _in_blocks("w3:g32", 0.30, "asym"),
-        "w2:g32": _in_blocks("w2:g32", None, "asym"),
-        "wternary:g32": _in_blocks("wternary:g32", None),
-        "w4:g32:all": Precision(PostTrainingQuantConfig(precision="w4:g32"), remark="embedding and head too, sym"),
-    },
-    "minilm": {
-        "w8a8": _ends_int8("w8a8", 0.3),
-        "w4a8": _ends_int8("w4a8", 0.8),
-        "w4a4": _ends_int8("w4a4", None),
-    },
-}
+    return Precision(config, loss, f"linear maps within blocks, {schemes[0] if schemes else 'sym'}", methods)
 
 
 CORRECTED = "gptq corrected"
+HQQ_AND_CORRECTED = f"hqq + {CORRECTED}"
+
+PRECISIONS: dict[str, dict[str, Precision]] = {
+    "resnet20": {
+        "w8a8": _ends_int8("w8a8", 0.1, "bias_correction", "gptq"),
+        "w4a8": _ends_int8("w4a8", 0.2, "bias_correction", "gptq", "reconstruct"),
+        "w4a4": _ends_int8("w4a4", 0.5),
+        "w3a3": _ends_int8("w3a3", 2.0, "gptq", "reconstruct"),
+        "w2a8": _ends_int8("w2a8", 4.0, "gptq", "reconstruct"),
+    },
+    "resnet32": {
+        "w8a8": _ends_int8("w8a8", 0.1, "bias_correction", "gptq", "gptq + bias_correction", "reconstruct"),
+        "w4a8": _ends_int8("w4a8", 0.2, "gptq", "reconstruct"),
+        "w4a4": _ends_int8("w4a4", 0.5, "reconstruct"),
+        "w3a3": _ends_int8("w3a3", 2.0, "reconstruct"),
+        "w2a8": _ends_int8("w2a8", 4.0, "reconstruct"),
+    },
+    "stories260K": {
+        "w4:g32": _in_blocks("w4:g32", 0.05, ("asym",), ("awq", "hqq", "gptq", CORRECTED, HQQ_AND_CORRECTED)),
+        "w3:g32": _in_blocks("w3:g32", 0.30, ("asym",)),
+        "w2:g32": _in_blocks("w2:g32", None, ("asym",), ("gptq", "reconstruct", HQQ_AND_CORRECTED)),
+        "wternary:g32": _in_blocks("wternary:g32", None, methods=("gptq", "reconstruct", CORRECTED)),
+        "w4:g32:all": Precision(
+            PostTrainingQuantConfig(precision="w4:g32"), None, "embedding and head too, sym", ("hqq", HQQ_AND_CORRECTED)
+        ),
+    },
+    "minilm": {
+        "w8a8": _ends_int8("w8a8", 0.3, "bias_correction", "smoothquant", "rotate"),
+        "w4a8": _ends_int8("w4a8", 0.8),
+        "w4a4": _ends_int8("w4a4", None, "bias_correction", "rotate + bias_correction"),
+    },
+}
+
+
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {CORRECTED: ("gptq", {"inputs": "corrected"})}
 
 
@@ -87,7 +101,7 @@ _FOR_IMAGES = _labelled(
 )
 METHODS: dict[str, dict[str, Sequence[str]]] = {
     "resnet20": _FOR_IMAGES,
-    "resnet32": _labelled([], ["bias_correction"], ["gptq"], ["reconstruct"], ["auto"]),
+    "resnet32": _labelled([], ["bias_correction"], ["gptq"], ["gptq", "bias_correction"], ["reconstruct"]),
     "stories260K": _labelled(
         [],
         ["rotate"],
@@ -103,23 +117,22 @@ METHODS: dict[str, dict[str, Sequence[str]]] = {
     ),
     "minilm": _labelled(
         [],
-        ["bias_correction"],
         ["smoothquant"],
         ["rotate"],
-        ["awq"],
-        ["clip"],
-        ["hqq"],
         ["gptq"],
-        ["reconstruct"],
-        ["smoothquant", "reconstruct"],
-        ["clip", "gptq", "bias_correction"],
-        ["auto"],
+        ["bias_correction"],
+        ["rotate", "bias_correction"],
     ),
 }
 
 QUICK_PRECISIONS = {"resnet20": ["w4a4"], "resnet32": ["w4a4"], "stories260K": ["w3:g32"], "minilm": ["w4a8"]}
 QUICK_METHODS = [NONE, "bias_correction", "gptq"]
 QUICK_OPTIONS = {"adaround": {"steps": 20}, "reconstruct": {"steps": 20}}
+
+
+def methods(network: str, precision: str) -> list[str]:
+    """The labels of those to run, rounding to nearest first."""
+    return [NONE, *(PRECISIONS[network][precision].methods or list(METHODS[network])[1:])]
 
 
 def recover(method: str, network: str, *, quick: bool) -> list[dict[str, object]]:

@@ -45,6 +45,9 @@ def test_any_other_error_names_its_kind_and_place_without_a_traceback():
 def test_an_interrupt_is_exit_code_130():
     result = runner.invoke(app_that_raises(KeyboardInterrupt()), ["work"])
     assert (result.exit_code, result.stderr) == (130, "interrupted\n")
+    interrupt = KeyboardInterrupt()
+    interrupt.add_note("run again to go on after 3 units")
+    assert runner.invoke(app_that_raises(interrupt), ["work"]).stderr == "run again to go on after 3 units\n"
 
 
 @pytest.mark.parametrize("arguments", [["--debug", "work"], ["work", "--debug"], ["work", "--debug", "--size", "3"]])

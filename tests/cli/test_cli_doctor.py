@@ -81,6 +81,9 @@ def test_what_is_wrong_is_told_with_its_line(folder):
     assert result.exit_code == 2
     assert "saved as .json or .html" in result.stderr
     assert "quantizing" not in result.stderr
+    result = run(folder, "doctor", "--html", folder / "page.json")
+    assert result.exit_code == 2
+    assert "page.json does not end in .html" in result.stderr
     result = run(folder, "doctor", "--checkpoint", folder / "none.safetensors")
     assert result.exit_code == 2
     assert "none.safetensors" in result.stderr

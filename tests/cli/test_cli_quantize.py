@@ -171,7 +171,7 @@ WRONG = [
         {"recover": "[bias_correction, gptq]"},
         "recipe.yaml:5: recover: recovery methods: 'gptq' (rounding) comes after 'bias_correction'",
     ),
-    ({"recover": "3"}, "recipe.yaml:5: recover: expected a name, or a list of names and mappings, found 3"),
+    ({"recover": "3"}, "recipe.yaml:5: recover: expected a name, a mapping, or a list of names and mappings, found 3"),
     ({"recover": "rotate"}, "recipe.yaml:5: recover: recovery method 'rotate' has no meaning for this model"),
     ({"seed": "x"}, "recipe.yaml:5: seed: expected a whole number, found 'x'"),
     ({"evaluate": "zoo.py:nothing"}, "recipe.yaml:5: evaluate: zoo.py:nothing is a list, not a function"),
@@ -247,3 +247,17 @@ def test_a_damaged_checkpoint_is_refused(folder):
     result = runner.invoke(app, ["summary", str(path)])
     assert (result.exit_code, result.stdout) == (2, "")
     assert "damaged" in result.stderr
+
+
+def test_what_is_wrong_with_recovery_is_told_with_its_line(folder):
+    result = quantize(folder, recover="5")
+    assert result.exit_code == 2
+    assert "expected a name, a mapping, or a list" in result.stderr
+    result = quantize(folder, resume="kept")
+    assert result.exit_code == 2
+    assert "resume: there is nothing to keep" in result.stderr
+    (folder / "kept").write_text("a file")
+    result = quantize(folder, recover="[bias_correction]", resume="kept")
+    assert result.exit_code == 2
+    assert "resume: " in result.stderr
+    assert "kept cannot be used" in result.stderr

@@ -177,9 +177,20 @@ def _config(text: str) -> Callable[[Path], None]:
     return edit
 
 
+def _index(places: str) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        (folder / "model.safetensors.index.json").write_text(f'{{"weight_map": {places}}}')
+
+    return edit
+
+
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
+        (_index("[]"), "index.json cannot be read: it has no weight_map"),
+        (_index('{"first": 5}'), "index.json cannot be read: 5 is no name of a file beside it"),
+        (_index('{"first": "../model.safetensors"}'), "is no name of a file beside it"),
+        (_config("[" * 100_000), "config.json cannot be read"),
         (_truncate, "model.safetensors is damaged"),
         (_edit(lambda stored: stored.pop("first.scales")), "op 'first': its scales is missing"),
         (

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import subbyte
 from networks import ResidualNet, cifar_images, randomized, real_resnet20, seeded, tiny_transformer
-from subbyte import Comparison, ConfigError
+from subbyte import Comparison, ConfigError, ModelError
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,10 @@ def wider_weight(module: Any) -> None:
     module.weight_quantizer.scale.mul_(4)
 
 
+def other_norm(module: Any) -> None:
+    module.norm[0].running_var.mul_(9)
+
+
 @pytest.fixture(scope="module")
 def images() -> Tensor:
     return cifar_images(32)
@@ -99,6 +103,29 @@ def test_a_sabotaged_layer_of_a_real_network_is_where_error_jumps(
     assert found.first_jump == "layer2.1.conv1"
     assert found["layer2.1.conv1"].remedies[0].methods[0] == remedy
     assert re.search(because, found["layer2.1.conv1"].remedies[0].because)
+
+
+def test_a_batch_norm_that_is_not_the_float_models_is_told(images: Tensor) -> None:
+    model = real_resnet20()
+    prepared = subbyte.prepare(model, "w8a8", images, first_last="int8")
+    other_norm(prepared.layer2[1].conv1)
+    found = subbyte.compare(model, prepared, images)
+    assert found.first_jump == "layer2.1.conv1"
+    (remedy, *_) = found["layer2.1.conv1"].remedies
+    assert remedy.methods == ("quantize again",)
+    assert "its bias or BatchNorm is not the float model's" in remedy.because
+
+
+def test_a_quantized_model_that_does_not_run_is_not_put_down_to_the_data(data: Tensor) -> None:
+    model = randomized(ResidualNet(6))
+    prepared = subbyte.prepare(model, "w8a8", data)
+    prepared.linear.weight_quantizer.scale.fill_(torch.nan)
+    with pytest.raises(ModelError, match=r"the scales of the weights of linear are not all positive"):
+        subbyte.compare(model, prepared, data)
+    prepared.linear.weight_quantizer.scale.fill_(0.1)
+    prepared.linear.bias = nn.Parameter(torch.zeros(3))
+    with pytest.raises(ModelError, match="the quantized model does not run on batch 0, on which the float model does"):
+        subbyte.compare(model, prepared, data)
 
 
 @pytest.mark.parametrize(("factor", "jump"), [(5, "1"), (3, "3")])
@@ -253,6 +280,15 @@ def test_names_are_text_to_the_page(tmp_path: Path) -> None:
     data = seeded((8, 4))
     subbyte.compare(model.eval(), subbyte.quantize(model, "w2a8", data), data).save(tmp_path / "found.html")
     assert "<b>&" in Page((tmp_path / "found.html").read_text()).words
+
+
+def test_names_are_text_to_the_table() -> None:
+    model, data = nn.Sequential(), seeded((8, 4))
+    model.add_module("[red]", nn.Linear(4, 4))
+    model.add_module("[/bold]", nn.Linear(4, 4))
+    text = str(subbyte.compare(model.eval(), subbyte.quantize(model, "w8a8", data), data))
+    assert "[red]" in text
+    assert "[/bold]" in text
 
 
 def test_other_files_are_refused(compared: Comparison, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ INPUT = QuantizerFigures(
     scale=(0.1, 0.1), range=(0.0, 25.5), data=(0.0, 25.0), range_used=0.98, bulk_used=0.9, saturation=0.0,
     codes_used=0.9, outliers=2.0,
 )  # fmt: skip
-WEIGHT = replace(INPUT, where="weight", dtype="int8", sqnr=40.0, rounded_sqnr=40.5)
+WEIGHT = replace(INPUT, where="weight", dtype="int8", sqnr=35.0, rounded_sqnr=35.5)
 
 
 def op(weight: dict[str, Any] | None, inputs: dict[str, Any] | None, **changed: Any) -> OpComparison:
@@ -21,7 +21,7 @@ def op(weight: dict[str, Any] | None, inputs: dict[str, Any] | None, **changed: 
     quantizers = [replace(each, **fields) for each, fields in ((WEIGHT, weight), (INPUT, inputs)) if fields is not None]
     figures = {
         "name": "conv", "type": "Conv2d", "sqnr": 10.0, "weight_error": None if weight is None else 0.04,
-        "input_error": None if inputs is None else 0.01, "mean_shift": 0.0,
+        "input_error": None if inputs is None else 0.01, "mean_shift": 0.0, "reads_columns": weight is not None,
     }  # fmt: skip
     return OpComparison(**(figures | {"quantizers": tuple(quantizers)} | changed))
 
@@ -53,6 +53,22 @@ def test_inputs_of_few_bits() -> None:
     assert first({}, FEW, **BY_INPUT) == ("reconstruct", "a wider type")
     assert first({}, FEW) == ("a wider type",)
     assert first(None, FEW) == ("a wider type",)  # nothing to reconstruct
+
+
+def test_a_weight_that_a_method_moved_is_still_the_models() -> None:
+    assert first({"sqnr": 12.0}, {})[0] == "quantize again"
+    assert first({"sqnr": 12.0, "noted_sqnr": 12.0}, {})[0] != "quantize again"
+    assert first({"sqnr": -2.0, "noted_sqnr": 12.0}, {})[0] == "quantize again"
+
+
+def test_methods_that_refuse_an_op_are_not_proposed() -> None:
+    for kind in ("Embedding", "LSTM"):
+        (remedy,) = remedies(op(FEW, None, type=kind, mean_shift=0.9, reads_columns=False))
+        assert remedy.methods == ("hqq", "a wider type")
+    assert first(None, {"range_used": 0.25}, type="add") == ("calibrate again",)
+    assert first(None, {"saturation": 0.02}, type="add") == ("minmax",)
+    assert first(None, {"bulk_used": 0.01}, type="add")[0] == "a wider type"
+    assert first({}, {"bulk_used": 0.01}, **BY_INPUT)[0] == "clip"
 
 
 def test_a_range_far_above_the_data() -> None:
@@ -102,3 +118,12 @@ def test_remedies_read_as_a_sentence(count: int) -> None:
     figures = {1: {}, 2: {"outliers": 100.0}, 3: FEW}[count]
     text = str(next(remedies(op(figures, {}))))
     assert text.startswith({1: "a wider type: ", 2: "per_channel or equalize: ", 3: "reconstruct, gptq, "}[count])
+
+
+def test_a_weight_that_explains_too_little_of_its_error_has_another_bias() -> None:
+    figures = op({"sqnr": 41.0}, {}, weight_error=0.32, has_norm=True)
+    (remedy,) = remedies(figures)
+    assert remedy.methods == ("quantize again",)
+    assert remedy.because.endswith("its bias or BatchNorm is not the float model's")
+    assert first({"sqnr": 29.0}, {}, weight_error=0.32) == ("a wider type",)
+    assert first({"sqnr": 41.0}, {}, weight_error=0.32, reads_columns=False) == ("a wider type",)

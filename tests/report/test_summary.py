@@ -352,3 +352,9 @@ def test_a_wrapper_is_told_to_give_its_module() -> None:
     prepared = subbyte.prepare(nn.Sequential(nn.Linear(8, 8)), "w4a8", seeded((16, 8)))
     with pytest.raises(ModelError, match=r"DataParallel is a wrapper.*\.module"):
         subbyte.summary(nn.DataParallel(prepared))
+
+
+def test_names_are_text_to_the_table() -> None:
+    model = nn.Sequential()
+    model.add_module("[/bold]", nn.Linear(4, 4))
+    assert "[/bold]" in str(subbyte.summary(subbyte.quantize(model, "w4")))

@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 from torch import nn
 
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
@@ -108,11 +109,11 @@ def _coverage(capability: Capability, reference: str, data: str | None) -> Table
         modes = capability.modes(op.type)
         sections = dict.fromkeys(section for mode in modes for section in capability.entries(op.type, mode))
         if sections:
-            table.add_row(op.name, op.type, ", ".join(modes), ", ".join(sections))
+            table.add_row(Text(op.name), op.type, ", ".join(modes), ", ".join(sections))
         else:
-            table.add_row(op.name, op.type, "no", f"stays float: {capability.name} does not list {op.type}")
+            table.add_row(Text(op.name), op.type, "no", f"stays float: {capability.name} does not list {op.type}")
     for name, module in float_only.items():
-        table.add_row(name, type(module).__name__, "no", "stays float: Subbyte has no quantized form of it")
+        table.add_row(Text(name), type(module).__name__, "no", "stays float: Subbyte has no quantized form of it")
     return table
 
 

@@ -32,8 +32,9 @@ class Command(TyperCommand):
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort):
             raise
-        except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
+        except KeyboardInterrupt as interrupt:
+            notes = getattr(interrupt, "__notes__", [])  # what is kept, and how to go on
+            typer.echo("\n".join(notes) or "interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
             if getattr(error, "errno", None) == errno.EPIPE:

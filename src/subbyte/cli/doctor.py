@@ -1,6 +1,6 @@
 """`subbyte doctor`: where the model of a recipe, or of its checkpoint, loses accuracy."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from subbyte.cli.console import note, out, say
@@ -12,13 +12,13 @@ from subbyte.export.checkpoint import load
 from subbyte.report import Comparison, compare
 
 
-def examine(path: Path, checkpoint: Path | None, pages: Sequence[Path]) -> None:
+def examine(path: Path, checkpoint: Path | None, pages: Mapping[str, Path]) -> None:
     """Compare the float model of a recipe with the quantized one on the recipe's data, and print what is found.
 
     Args:
         path: of the recipe.
         checkpoint: the quantized model; None quantizes as the recipe says, and saves nothing.
-        pages: `.html` and `.json` files to write, too.
+        pages: files to write, too, by `.html` and `.json`.
 
     Raises:
         SubbyteError: the recipe, or something that it names, is wrong; with file and line.
@@ -26,12 +26,14 @@ def examine(path: Path, checkpoint: Path | None, pages: Sequence[Path]) -> None:
     recipe = read_recipe(path)
     if recipe.values.data is None:
         raise ConfigError(f"{path}: the key 'data' is missing; both models are run on it to be compared")
-    for page in pages:
-        Comparison.check_path(page)  # before minutes are spent
+    for ending, page in pages.items():  # before minutes are spent
+        Comparison.check_path(page)
+        if page.suffix != ending:
+            raise ConfigError(f"--{ending[1:]}: {page} does not end in {ending}; name a file that does")
     with importing_from(recipe.folder):
         found = _compared(recipe, checkpoint)
     out().print(found)
-    for page in pages:
+    for page in pages.values():
         found.save(page)
         say(f"saved to {page}")
 

@@ -104,7 +104,8 @@ def doctor(
 
     Runs the float model and the quantized one on the recipe's data and compares them op by op; saves no model.
     """
-    examine(recipe, checkpoint, [page for page in (html, json) if page is not None])
+    pages = {".html": html, ".json": json}
+    examine(recipe, checkpoint, {ending: page for ending, page in pages.items() if page is not None})
 
 
 @app.command("dtypes", cls=Command)

@@ -15,7 +15,7 @@ from subbyte.cli.console import note, out, say
 from subbyte.cli.failure import UserCodeError, users_code
 from subbyte.cli.recipe import RecipeFile, read_recipe
 from subbyte.cli.reference import importing_from, load_data, load_model, load_object
-from subbyte.errors import CalibrationError, ConfigError, ModelError, RecoveryError
+from subbyte.errors import CalibrationError, CheckpointError, ConfigError, ModelError, RecoveryError
 from subbyte.export.checkpoint import save
 from subbyte.quantization import quantize
 from subbyte.report import summary
@@ -97,6 +97,8 @@ def told_of(recipe: RecipeFile) -> Iterator[None]:
         ) from error
     except ConfigError as error:
         raise ConfigError(f"{recipe.at('config')}: {error}") from error
+    except CheckpointError as error:  # of the folder of parts that are finished
+        raise CheckpointError(f"{recipe.at('resume')}: {str(error).removeprefix('resume: ')}") from error
     except CalibrationError as error:
         raise CalibrationError(f"{recipe.at('data')}: {error}") from error
     except ModelError as error:

@@ -48,7 +48,7 @@ class Recipe(BaseModel):
 
 _EXPECTED = {
     "config": "text or a mapping",
-    "recover": "a name, or a list of names and mappings",
+    "recover": "a name, a mapping, or a list of names and mappings",
     "seed": "a whole number",
 }
 
@@ -126,6 +126,13 @@ def _check_recovery(recipe: RecipeFile) -> None:
         as_methods(recipe.values.recover or [])
     except RecoveryError as error:
         raise RecoveryError(f"{recipe.at('recover')}: {error}") from None
+    request = recipe.request()
+    in_config = isinstance(request, PostTrainingQuantConfig) and request.recovery
+    if recipe.values.resume is not None and not (recipe.values.recover or in_config):
+        raise RecoveryError(
+            f"{recipe.at('resume')}: there is nothing to keep, as no recovery method is asked for; name some under the "
+            "key 'recover'"
+        )
 
 
 def _check_output(recipe: RecipeFile) -> None:

@@ -60,8 +60,9 @@ class Summary:
             table.add_column(heading, justify=justify, overflow="fold")
         for row in self.rows:
             table.add_row(
-                row["name"], row["type"], row["weight_dtype"] or "-", row["activation_dtype"], _against_request(row),
-                f"{row['params']:,}", f"{row['bytes']:,}", "-" if row["macs"] is None else f"{row['macs']:,}",
+                Text(row["name"]), row["type"], row["weight_dtype"] or "-", row["activation_dtype"],
+                _against_request(row), f"{row['params']:,}", f"{row['bytes']:,}",
+                "-" if row["macs"] is None else f"{row['macs']:,}",
                 _decibels(row["weight_sqnr"]), _decibels(row["activation_sqnr"]), row["kernel"],
             )  # fmt: skip
         return table

@@ -88,6 +88,16 @@ def test_words_are_unsigned_codes_low_bits_first(tmp_path: Path) -> None:
         assert stored[f"{name}.weight_shape"].tolist() == list(weight.shape)
 
 
+def test_zero_points_of_weights_that_are_said_to_have_none(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    subbyte.export_checkpoint(weight_only(llama(), dtype="int4", scheme="asym"), folder, format="compressed-tensors")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"]["config_groups"]["group_0"]["weights"]["symmetric"] = True
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"op '.*': .* says symmetric, and it has zero points"):
+        subbyte.import_checkpoint(folder, llama())
+
+
 def test_widths_of_their_own(tmp_path: Path) -> None:
     types = {"Linear": {"weight": {"dtype": "int4", "granularity": "per_group(32)"}}, "Embedding": "fp32"}
     names = {".*v_proj": {"weight": {"dtype": "int8", "granularity": "per_channel"}}, ".*layers.0.*o_proj": "fp32"}
@@ -295,3 +305,21 @@ def test_what_it_cannot_hold(tmp_path: Path) -> None:
     refused(weight_only(gpt2(), dtype="int4"), "'transformer.h.0.attn.c_attn' is Conv1D.*Linear and Embedding alone")
     refused(weight_only(llama(), dtype="int4", granularity="per_group(48)"), "blocks of 48, and there are 64")
     refused(weight_only(llama(), dtype="ternary"), "ternary with scheme sym has no integer codes")
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("weight", lambda tensors, op: torch.zeros(64, 64), "both weight and weight_packed"),
+        ("weight_scale", lambda tensors, op: -tensors[f"{op}.weight_scale"], "its scales, in torch.float32, are not"),
+    ],
+    ids=["two forms", "negative scales"],
+)
+def test_weights_that_cannot_be_meant(tmp_path: Path, part: str, change: Any, message: str) -> None:
+    subbyte.export_checkpoint(weight_only(llama()), tmp_path / "model", format="compressed-tensors")
+    file, op = tmp_path / "model" / "model.safetensors", "model.layers.0.self_attn.q_proj"
+    tensors = load_file(file)
+    tensors[f"{op}.{part}"] = change(tensors, op)
+    save_file(tensors, file)
+    with pytest.raises(CheckpointError, match=message):
+        subbyte.import_checkpoint(tmp_path / "model", llama())

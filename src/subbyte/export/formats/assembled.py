@@ -126,6 +126,8 @@ def _check_fits(name: str, stored: Tensor, own: Tensor, path: str | Path) -> Non
         raise CheckpointError(
             f"{path} is of another model: {name} has shape {tuple(stored.shape)}, and in this model {tuple(own.shape)}"
         )
+    if not bool(stored.isfinite().all()) and bool(own.isfinite().all()):
+        raise CheckpointError(f"{path} is damaged: {name} holds NaN or infinity")
     if not torch.equal(stored.to(own.dtype).to(stored.dtype), stored):
         raise CheckpointError(
             f"{path}: {name} is {stored.dtype}, and {own.dtype} would round it; build the model in {stored.dtype}"

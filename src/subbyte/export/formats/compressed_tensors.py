@@ -148,6 +148,8 @@ def _arguments(weight: IntegerWeight) -> dict[str, Any]:
 
 
 def _codes(op: StoredOp, bits: int) -> Tensor:
+    if {"weight", "weight_packed"} <= op.tensors.keys():
+        raise CheckpointError("it has both weight and weight_packed, and one of them would be passed over")
     if "weight_packed" not in op.tensors:
         return _unsigned(op.tensor("weight"), bits)
     shape = op.tensor("weight_shape").tolist()
@@ -157,12 +159,20 @@ def _codes(op: StoredOp, bits: int) -> Tensor:
 
 
 def _zero_point(op: StoredOp, given: "_Weights", groups: int) -> Tensor:
-    if given.symmetric:
-        return torch.full((op.shape[0], groups), 1 << (given.num_bits - 1), dtype=torch.int32)
+    middle = torch.full((op.shape[0], groups), 1 << (given.num_bits - 1), dtype=torch.int32)
+    if not given.symmetric:
+        return _stored_zero_point(op, given.num_bits)
+    stored = op.tensors.get("weight_zero_point")
+    if stored is not None and stored.any() and not torch.equal(_stored_zero_point(op, given.num_bits), middle):
+        raise CheckpointError("its quantization_config says symmetric, and it has zero points")
+    return middle
+
+
+def _stored_zero_point(op: StoredOp, bits: int) -> Tensor:
     stored = op.tensor("weight_zero_point")
     if stored.dtype == torch.int32 and "weight_packed" in op.tensors:
-        return unpack_words(stored.t(), given.num_bits, op.shape[0]).t().to(torch.int32)
-    return _unsigned(_of_rows(stored, op), given.num_bits).to(torch.int32)
+        return unpack_words(stored.t(), bits, op.shape[0]).t().to(torch.int32)
+    return _unsigned(_of_rows(stored, op), bits).to(torch.int32)
 
 
 def _of_rows(param: Tensor, op: StoredOp) -> Tensor:

@@ -112,7 +112,7 @@ def read_folder(path: str | Path) -> Folder:
 
 def _tensor_files(folder: Path, files: Mapping[str, Any]) -> list[str]:
     if _INDEX in files:
-        return sorted(set(files[_INDEX].get("weight_map", {}).values()))
+        return _indexed(folder / _INDEX, files[_INDEX])
     if (folder / _TENSORS).is_file():
         return [_TENSORS]
     found = sorted(file.name for file in folder.glob("*.safetensors"))
@@ -122,9 +122,21 @@ def _tensor_files(folder: Path, files: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def _indexed(file: Path, index: Mapping[str, Any]) -> list[str]:
+    """The files that an index names, which lie beside it."""
+    places = index.get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise CheckpointError(f"{file} cannot be read: it has no weight_map")
+    names = list(places.values())
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise CheckpointError(f"{file} cannot be read: {name!r} is no name of a file beside it")
+    return sorted(set(names))
+
+
 def _json(file: Path) -> dict[str, Any]:
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
     return values if isinstance(values, dict) else {}

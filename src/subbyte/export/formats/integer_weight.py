@@ -112,8 +112,10 @@ def check_shapes(weight: IntegerWeight, shape: tuple[int, int]) -> None:
                 f"its {part} are of {tuple(tensor.shape)} channels and groups, where groups of {weight.size} inputs "
                 f"have {groups}"
             )
-    if weight.scale.dtype not in _SCALE_FORMATS or not bool(weight.scale.isfinite().all()):
-        raise CheckpointError(f"its scales, in {weight.scale.dtype}, are not all finite numbers in fp32, fp16 or bf16")
+    if weight.scale.dtype not in _SCALE_FORMATS or not bool((weight.scale.isfinite() & (weight.scale >= 0)).all()):
+        raise CheckpointError(
+            f"its scales, in {weight.scale.dtype}, are not all finite numbers of fp32, fp16 or bf16 from zero on"
+        )
 
 
 def own_spec(weight: IntegerWeight) -> TensorSpec:

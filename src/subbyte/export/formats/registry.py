@@ -22,6 +22,6 @@ def writer(name: str) -> Writer:
     Raises:
         CheckpointError: there is none, with the nearest spelling.
     """
-    if name not in WRITERS:
+    if not isinstance(name, str) or name not in WRITERS:
         raise CheckpointError(f"format {name!r} is unknown{nearest(str(name), WRITERS)} (known: {listing(WRITERS)})")
     return WRITERS[name]

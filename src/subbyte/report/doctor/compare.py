@@ -92,6 +92,7 @@ def _figures(error: OpError) -> OpComparison:
         input_error=_relative(error.by_input),
         mean_shift=error.shift_power / noise if noise else 0.0,
         has_norm=bool(error.op.norm),
+        reads_columns=error.reads_columns,
         quantizers=tuple(_quantizer(name, use, error) for name, use in error.uses.items()),
         calls=error.calls,
         unmet=error.unmet,
@@ -130,4 +131,5 @@ def _quantizer(where: str, use: QuantizerUse, error: OpError) -> QuantizerFigure
         outliers=weight.spread if weight is not None else use.outliers,
         sqnr=None if weight is None else weight.sqnr,
         rounded_sqnr=None if weight is None else weight.rounded_sqnr,
+        noted_sqnr=None if weight is None else weight.noted_sqnr,
     )

@@ -123,7 +123,8 @@ class Comparison:
         if self.first_jump is None:
             return ["no op adds much more error than the others"]
         op = self[self.first_jump]
-        said = f"error first jumps at {op.name}, which adds {percent(op.own_error)} of its output itself"
+        place = op.name or f"the model itself ({op.type})"
+        said = f"error first jumps at {place}, which adds {percent(op.own_error)} of its output itself"
         return [said, *(f"  {remedy}" for remedy in op.remedies)]
 
     def _of_what_is_left_out(self) -> list[str]:

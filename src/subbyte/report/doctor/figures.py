@@ -26,6 +26,7 @@ class QuantizerFigures:
             of the last axis of an input; None where that has no meaning.
         sqnr: of a weight itself against the float model's, in decibels; None of an input.
         rounded_sqnr: what that would be were the float weight rounded to the same type.
+        noted_sqnr: what it was when the model was quantized: recovery methods may round further off.
     """
 
     where: str
@@ -44,6 +45,7 @@ class QuantizerFigures:
     outliers: float | None = None
     sqnr: float | None = None
     rounded_sqnr: float | None = None
+    noted_sqnr: float | None = None
 
     @property
     def is_weight(self) -> bool:
@@ -78,6 +80,8 @@ class OpComparison:
         input_error: the same with only its inputs quantized.
         mean_shift: the share of both errors that is a constant for each output channel.
         has_norm: whether it holds a BatchNorm.
+        reads_columns: whether its weight multiplies columns of its input, which recovery methods see; not so where rows
+            are looked up, and in recurrent layers.
         quantizers: at its weight and inputs.
         calls: compared, in all batches.
         unmet: calls that only one of the models made, or with another shape.
@@ -92,6 +96,7 @@ class OpComparison:
     input_error: float | None
     mean_shift: float
     has_norm: bool = False
+    reads_columns: bool = False
     quantizers: tuple[QuantizerFigures, ...] = ()
     calls: int = 0
     unmet: int = 0

@@ -1,6 +1,7 @@
 """What may help an op whose error is large: a table of small rules, each of which reads an op's figures."""
 
 from collections.abc import Callable, Iterator
+from math import log10
 
 from subbyte.report.doctor.figures import OpComparison, QuantizerFigures, Remedy
 
@@ -12,6 +13,7 @@ MANY_TIMES = 10.0  # the median channel
 MUCH_SHIFT = 0.25  # of the error
 FEW_BITS = 4
 DECIBELS_LOST = 10.0
+DECIBELS_UNEXPLAINED = 25.0
 _LINEAR = ("Linear", "Conv1D")
 
 
@@ -34,9 +36,23 @@ def weight_is_another(op: OpComparison) -> Remedy | None:
     """The weight is much further from the float one than rounding makes it, whichever way each value is rounded."""
     for each in _weights(op):
         now, rounded = each.sqnr, each.rounded_sqnr
-        if now is not None and rounded is not None and now < rounded - DECIBELS_LOST:
+        if now is None or rounded is None:
+            continue
+        if now < min(rounded, rounded if each.noted_sqnr is None else each.noted_sqnr) - DECIBELS_LOST:
             said = f"its {each.where} is {now:.1f} dB from the float model's, and rounding that leaves {rounded:.1f} dB"
             return Remedy(("quantize again",), f"{said}: it was trained or rescaled since, or is of another model")
+    return None
+
+
+def bias_is_another(op: OpComparison) -> Remedy | None:
+    """With its quantized weight the op errs by far more than that weight does: the rest is bias, or BatchNorm."""
+    known = [each.sqnr for each in _weights(op) if each.sqnr is not None]
+    if not known or not op.reads_columns or not op.weight_error:
+        return None
+    if -10 * log10(op.weight_error) < min(known) - DECIBELS_UNEXPLAINED:
+        rest = "bias or BatchNorm" if op.has_norm else "bias"
+        said = f"{_percent(op.weight_error)} error by a weight that is {min(known):.1f} dB from the float model's"
+        return Remedy(("quantize again",), f"{said}: its {rest} is not the float model's")
     return None
 
 
@@ -44,9 +60,8 @@ def range_is_too_wide(op: OpComparison) -> Remedy | None:
     """The range is fixed far above all data."""
     for each in op.quantizers:
         if each.is_static and _dominates(op, each) and each.range_used is not None and each.range_used < LITTLE_RANGE:
-            where = "minmax" if each.is_weight else "clip"
             return Remedy(
-                ("calibrate again", where),
+                ("calibrate again", *(("minmax",) if each.is_weight else _if_seen(op, "clip"))),
                 f"the data uses {each.range_used:.0%} of the range of its {each.where} ({_span(each)})",
             )
     return None
@@ -57,7 +72,7 @@ def range_is_too_narrow(op: OpComparison) -> Remedy | None:
     for each in op.quantizers:
         is_choice = each.is_weight and each.bits <= FEW_BITS
         if _dominates(op, each) and not is_choice and (each.saturation or 0.0) > MUCH_SATURATION:
-            names = ("minmax",) if each.is_weight else ("minmax", "clip", "reconstruct")
+            names = ("minmax", *(() if each.is_weight else _if_seen(op, "clip", "reconstruct")))
             return Remedy(names, f"{each.saturation:.1%} of its {each.where} is clipped ({_span(each)})")
     return None
 
@@ -79,7 +94,8 @@ def input_has_outliers(op: OpComparison) -> Remedy | None:
             continue
         if each.range_used >= LITTLE_RANGE and each.bulk_used < LITTLE_RANGE * each.range_used:
             said = f"all but 0.2 % of its {each.where} lie in {each.bulk_used:.0%} of the range"
-            return Remedy(("clip", "percentile", "kl"), said)
+            # What a function is given is often a residual sum, whose few large values carry most of it.
+            return Remedy(_if_seen(op, "clip", "percentile", "kl") or ("a wider type", "percentile", "kl"), said)
     return None
 
 
@@ -99,7 +115,9 @@ def weight_has_few_bits(op: OpComparison) -> Remedy | None:
     for each in _weights(op):
         if _dominates(op, each) and each.bits <= FEW_BITS:
             linear_only = op.type in _LINEAR and not _inputs(op)
-            names = ("gptq", "awq", "hqq") if linear_only else ("reconstruct", "gptq", "adaround")
+            names = (
+                ("gptq", "awq", "hqq") if linear_only else _if_seen(op, "reconstruct", "gptq", "adaround") or ("hqq",)
+            )
             return Remedy((*names, "a wider type"), f"{_percent(op.weight_error)} error by a weight of {each.dtype}")
     return None
 
@@ -108,14 +126,16 @@ def input_has_few_bits(op: OpComparison) -> Remedy | None:
     """The inputs' rounding dominates."""
     for each in _inputs(op):
         if _dominates(op, each) and each.bits <= FEW_BITS:
-            names = ("reconstruct",) if op.weight_error is not None else ()
-            return Remedy((*names, "a wider type"), f"{_percent(op.input_error)} error by inputs of {each.dtype}")
+            return Remedy(
+                (*_if_seen(op, "reconstruct"), "a wider type"),
+                f"{_percent(op.input_error)} error by inputs of {each.dtype}",
+            )
     return None
 
 
 def output_is_shifted(op: OpComparison) -> Remedy | None:
     """Much of the error is a constant for each channel."""
-    if op.weight_error is None or op.mean_shift < MUCH_SHIFT:
+    if not op.reads_columns or op.weight_error is None or op.mean_shift < MUCH_SHIFT:
         return None
     names = ("bias_correction", "batch_norm") if op.has_norm else ("bias_correction",)
     return Remedy(names, f"{op.mean_shift:.0%} of its error is a shift of the channels' means")
@@ -126,6 +146,7 @@ RULES: tuple[Rule, ...] = (
     breaks,
     range_is_too_wide,
     weight_is_another,
+    bias_is_another,
     range_is_too_narrow,
     weight_channels_differ,
     input_channels_differ,
@@ -142,6 +163,11 @@ def _weights(op: OpComparison) -> list[QuantizerFigures]:
 
 def _inputs(op: OpComparison) -> list[QuantizerFigures]:
     return [each for each in op.quantizers if not each.is_weight]
+
+
+def _if_seen(op: OpComparison, *methods: str) -> tuple[str, ...]:
+    """Methods that see what a weight is multiplied by, where they do."""
+    return methods if op.reads_columns else ()
 
 
 def _dominates(op: OpComparison, quantizer: QuantizerFigures) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from subbyte.report.doctor.figures import OpComparison, QuantizerFigures
 
@@ -21,7 +22,7 @@ def ops_table(ops: Sequence[OpComparison], first_jump: str | None) -> Table:
     for heading, justify in _COLUMNS:
         table.add_column(heading, justify=justify, overflow="fold")
     for op in ops:
-        table.add_row(*_cells(op), style="bold" if op.name == first_jump else "")
+        table.add_row(*map(Text, _cells(op)), style="bold" if op.name == first_jump else "")
     return table
 
 

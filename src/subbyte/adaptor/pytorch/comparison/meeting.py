@@ -21,10 +21,11 @@ from subbyte.adaptor.pytorch.functional_mode import ScopedModule
 from subbyte.adaptor.pytorch.functional_op import Function, FunctionalOp, written
 from subbyte.adaptor.pytorch.graph import Op
 from subbyte.adaptor.pytorch.inputs import Slots
+from subbyte.adaptor.pytorch.modules import WeightedHandler
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted, QuantizedModule, WeightedModule
 from subbyte.adaptor.pytorch.state import is_quantized, state_of
 from subbyte.adaptor.pytorch.unchanged import unchanged
-from subbyte.errors import ModelError
+from subbyte.errors import CalibrationError, ModelError
 
 OUTPUT = "output"
 
@@ -62,6 +63,7 @@ def meet(float_model: nn.Module, q_model: nn.Module, data: Any) -> Meeting:
         UnseenOpError: a batch takes a path that no calibration batch took.
     """
     _check(float_model, q_model)
+    _check_scales(q_model)
     stream = batches(data)
     first = next(stream)
     awaits_functions = state_of(q_model).found_later is not None
@@ -117,8 +119,16 @@ class _Comparing:
 
     def add(self, batch: Batch) -> None:
         """Run one batch through both."""
-        expected = self._run_float(batch)
-        got = self._run_quantized(batch)
+        try:
+            expected = self._run_float(batch)
+            got = self._run_quantized(batch)
+        except CalibrationError as error:
+            with unchanged(self.models[0]):
+                batch.copied().run(self.models[0])  # raises itself where it is the data that is wrong
+            raise ModelError(
+                f"the quantized model does not run on batch {batch.index}, on which the float model does "
+                f"({error.__cause__ or error}); quantize again"
+            ) from error
         for name, left in self.waiting.items():
             self.meeting.ops[name].unmet += len(left)
         self.waiting.clear()
@@ -166,7 +176,8 @@ class _Comparing:
         if not isinstance(module, QuantizedModule):
             return
         if first:
-            note_weights(error, module, float_module, norm)
+            note_weights(error, module, float_module, norm, state_of(self.models[1]).weight_sqnr)
+            error.reads_columns = isinstance(module.handler, WeightedHandler) and module.handler.takes_activation
         axis = channel_axis(module)
         got = with_weight(module, *args)
         if got is not None:
@@ -236,6 +247,16 @@ class _Comparing:
                 self._error(name).add_call(waiting.popleft(), floats_in(output))
             elif name in self.meeting.ops:
                 self.meeting.ops[name].unmet += 1
+
+
+def _check_scales(q_model: nn.Module) -> None:
+    weights = [module.weight_quantizer for module in q_model.modules() if isinstance(module, PreparedWeighted)]
+    broken = [each.name for each in weights if not bool((each.scale.isfinite() & (each.scale > 0)).all())]
+    if broken:
+        raise ModelError(
+            f"the quantized model does not run: the scales of the weights of {', '.join(broken)} are not all positive "
+            "and finite; quantize again"
+        )
 
 
 def _holds_norm(module: Any) -> bool:

@@ -1,6 +1,6 @@
 """One op of a float model, with only its weight or only its inputs quantized as in the quantized model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -94,13 +94,14 @@ def channel_axis(module: Any) -> int:
     return -handler.over_output(torch.empty(1)).ndim if isinstance(handler, WeightedHandler) else -1
 
 
-def note_weights(error: OpError, module: Any, float_module: Any, norm: Any) -> None:
+def note_weights(error: OpError, module: Any, float_module: Any, norm: Any, noted: Mapping[str, float]) -> None:
     """Count how the weights of a quantized op use their codes.
 
     Args:
         error: of the op.
         module, float_module: of the quantized and of the float model.
         norm: the float model's BatchNorm that the quantized op holds; or None.
+        noted: by op, what quantization left of its weight, in decibels.
     """
     for name, part, weight in _weights(module, float_module):
         quantized = _packed(part)
@@ -111,7 +112,10 @@ def note_weights(error: OpError, module: Any, float_module: Any, norm: Any) -> N
         error.uses[name].add_weight(weight, quantized)
         rounded = QuantizedTensor.from_float(weight, _own_params(weight, part.weight_spec), part.weight_spec)
         error.weights[name] = WeightChannels(
-            _sqnr(weight, quantized), _sqnr(weight, rounded), spread(weight, part.handler.channel_axis)
+            _sqnr(weight, quantized),
+            _sqnr(weight, rounded),
+            noted.get(part.op_name),
+            spread(weight, part.handler.channel_axis),
         )
 
 

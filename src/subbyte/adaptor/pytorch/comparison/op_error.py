@@ -19,11 +19,13 @@ class WeightChannels:
     Args:
         sqnr: of the weight itself against the float model's, in decibels.
         rounded_sqnr: what that is where the float weight is rounded to the same type, by the type's own algorithm.
+        noted_sqnr: what it was when the model was quantized, recovery methods included.
         spread: the largest magnitude of an output channel over that of the median channel.
     """
 
     sqnr: float
     rounded_sqnr: float
+    noted_sqnr: float | None
     spread: float
 
 
@@ -65,6 +67,7 @@ class OpError:
         weight_shift, input_shift: the means of these two errors.
         uses: of each quantizer, by where it stands: `weight`, `input 0`, ...
         weights: by the same names.
+        reads_columns: whether its weight multiplies columns of its input, which recovery methods see.
         calls: met in both models.
         unmet: calls of one model that have no counterpart of the same shape in the other.
         not_finite: values that are NaN or infinite in the float model, and in the quantized one.
@@ -78,6 +81,7 @@ class OpError:
     input_shift: Shift = field(default_factory=Shift)
     uses: dict[str, QuantizerUse] = field(default_factory=dict)
     weights: dict[str, WeightChannels] = field(default_factory=dict)
+    reads_columns: bool = False
     calls: int = 0
     unmet: int = 0
     not_finite: tuple[int, int] = (0, 0)
