@@ -87,25 +87,47 @@ def fit(
     model: nn.Module,
     conf: Any,
     calib_dataloader: Any = None,
-    eval_func: Callable[[nn.Module], float] | None = None,
+    eval_func: Callable[[nn.Module], Any] | None = None,
     *,
     capability: Any = None,
+    storage: Any = DEFAULT_FILE,
 ) -> nn.Module:
-    """Quantize as a PostTrainingQuantConfig says, with the names of Intel Neural Compressor 2.x.
+    """Quantize as a PostTrainingQuantConfig says, with the names and defaults of Intel Neural Compressor 2.x.
+
+    With an evaluation the model is tuned by the config's accuracy and tuning criteria, and `tuning_result` of what
+    comes back tells how; unlike there, the best model found comes back also where none is good enough.
 
     Args:
         model: float; not changed.
         conf: what to do.
         calib_dataloader: data as for `quantize`; of an (input, label) pair the label is dropped.
-        eval_func: for accuracy-aware tuning, which this version does not have.
+        eval_func: from a model to its metric, or to several by name.
         capability: as for `quantize`.
+        storage: keeps the trials, as for `tune`.
 
     Raises:
-        ConfigError: eval_func is given.
+        SubbyteError: one of its kinds, if something that is asked is not right.
     """
-    if eval_func is not None:
-        raise ConfigError("eval_func asks for accuracy-aware tuning, which is not there yet; leave it out")
-    return quantize(model, conf, _without_labels(calib_dataloader), capability=capability)
+    data = _without_labels(calib_dataloader)
+    if eval_func is None:
+        return quantize(model, conf, data, capability=capability)
+    request = as_request(conf)
+    if not isinstance(request, PostTrainingQuantConfig):
+        raise ConfigError("a TuneConfig says what every op gets, so there is nothing to tune; leave eval_func out")
+    wanted, search = request.accuracy_criterion, request.tuning_criterion
+    task = Task(
+        eval_func,
+        Accuracy(wanted.tolerable_loss, wanted.criterion == "relative", wanted.higher_is_better),
+        read_goal(search.objective),
+        search.strategy,
+        search.strategy_kwargs or {},
+        _methods(request, None),
+        storage=storage,
+    )
+    limits = Limits(search.max_trials, search.timeout or None, first_met=not search.timeout)
+    tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, data, None, _sampling_size(request))
+    result: nn.Module = search_best(model, tunable, task, limits).model
+    return result
 
 
 def tune(

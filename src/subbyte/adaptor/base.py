@@ -1,7 +1,7 @@
 """What configuration and tuning may ask of a framework."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
@@ -45,6 +45,14 @@ class TunableModel(ABC):
     @abstractmethod
     def error(self, config: TuneConfig) -> float:
         """The same of a whole configuration."""
+
+    @abstractmethod
+    def weight_error(self, key: OpKey, config: OpConfig) -> float:
+        """The squared difference between an op's weight and its quantized one; 0 where it is not quantized."""
+
+    @abstractmethod
+    def hessian_traces(self, loss_fn: Callable[..., Any], seed: int = 0) -> dict[OpKey, float]:
+        """For each op with a weight, the mean second derivative of a loss by its weights, on calibration data."""
 
     @abstractmethod
     def prepare(self, config: TuneConfig) -> Any:

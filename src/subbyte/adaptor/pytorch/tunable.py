@@ -1,7 +1,7 @@
 """A prepared model that goes from one configuration to another without being copied, recorded or calibrated again."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,8 +15,11 @@ from subbyte.adaptor.pytorch.batch import Batch, batches
 from subbyte.adaptor.pytorch.collected import Collected
 from subbyte.adaptor.pytorch.configuration_cost import ConfigurationCost
 from subbyte.adaptor.pytorch.convert import convert_in_place
+from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
 from subbyte.adaptor.pytorch.fusion import Fusions
+from subbyte.adaptor.pytorch.hessian import hessian_traces
+from subbyte.adaptor.pytorch.modules import handler_of
 from subbyte.adaptor.pytorch.prepare import prepare, quantize
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
 from subbyte.adaptor.pytorch.state import state_of
@@ -120,6 +123,22 @@ class PyTorchTunableModel(TunableModel):
     def error(self, config: TuneConfig) -> float:
         expected = self._float_outputs()
         return _relative_error(self._outputs(self.apply(config)), expected)
+
+    def weight_error(self, key: OpKey, config: OpConfig) -> float:
+        if config.weight is None or config.weight.is_float:
+            return 0.0
+        return self._ranges.error(key[0], config.weight)
+
+    def hessian_traces(self, loss_fn: Callable[..., Any], seed: int = 0) -> dict[OpKey, float]:
+        model = copied(self.model).eval()
+        ops = {key: model.get_submodule(key[0]) for key in self.alternatives if self._is_weighted(key)}
+        handlers = {key: handler_of(module) for key, module in ops.items()}
+        weights = {key[0]: handler.weights(ops[key]) for key, handler in handlers.items() if handler is not None}
+        traces = hessian_traces(model, weights, self.batches[:1], loss_fn, seed)
+        return {key: traces[key[0]] for key in ops if key[0] in traces}
+
+    def _is_weighted(self, key: OpKey) -> bool:
+        return self._state.graph.ops[key[0]].kind == "module" and bool(self._ranges.weights(key[0]))
 
     @property
     def _as_float(self) -> TuneConfig:

@@ -9,6 +9,7 @@ from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.modules import RecurrentHandler, WeightedHandler, handler_of
 from subbyte.adaptor.pytorch.modules.linear import LinearHandler
 from subbyte.adaptor.pytorch.weight import WeightQuantizer, fold_into, folds_first
+from subbyte.numerics import QuantizedTensor
 from subbyte.spec import QuantParams, TensorSpec
 
 
@@ -41,7 +42,23 @@ class WeightRanges:
         handler = handler_of(module)
         return [] if handler is None else handler.weights(module)
 
+    def error(self, op: str, spec: TensorSpec) -> float:
+        """The squared difference between the weights of an op, as they are quantized, and the quantized ones."""
+        total = 0.0
+        for weight, params in zip(self.weights(op), self.of(op, spec), strict=True):
+            weight, own_spec = self._folded(op, weight, spec)
+            packed = QuantizedTensor.from_float(weight, params, own_spec)
+            total += float((packed.dequantize().double() - weight.double()).square().sum())
+        return total
+
     def _search(self, op: str, weight: Tensor, spec: TensorSpec) -> QuantParams:
+        weight, own_spec = self._folded(op, weight, spec)
+        quantizer = WeightQuantizer(op, own_spec)
+        quantizer.calibrate(weight)
+        return quantizer.params
+
+    def _folded(self, op: str, weight: Tensor, spec: TensorSpec) -> tuple[Tensor, TensorSpec]:
+        """The weight as it is quantized, and the spec with its axis."""
         module: Any = self._model.get_submodule(op)
         handler = handler_of(module)
         linear = LinearHandler() if isinstance(handler, RecurrentHandler) else handler
@@ -50,6 +67,4 @@ class WeightRanges:
         if norm and folds_first(spec):
             factor, _ = FoldedBatchNorm.factor_and_bias(self._model.get_submodule(norm), None)  # type: ignore[arg-type]
             weight = fold_into(weight, factor, linear)
-        quantizer = WeightQuantizer(op, spec.with_axis(linear.channel_axis, linear.group_axis))
-        quantizer.calibrate(weight)
-        return quantizer.params
+        return weight, spec.with_axis(linear.channel_axis, linear.group_axis)

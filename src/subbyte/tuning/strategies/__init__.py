@@ -5,6 +5,7 @@ from subbyte.tuning.strategies import (  # noqa: F401  (they register themselves
     basic,
     conservative,
     exhaustive,
+    hawq_v2,
     mse,
     mse_v2,
     random,

@@ -5,7 +5,7 @@ from collections.abc import Generator, Sequence
 from subbyte.tuning.candidate import Candidate
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.strategies.registry import register_strategy
-from subbyte.tuning.strategies.steps import Chosen, Stepped, Walk, alike, descend, op_type_wise, start, wider
+from subbyte.tuning.strategies.steps import Chosen, Stepped, Walk, alike, descend, op_type_wise, start, tried, wider
 from subbyte.tuning.trial import Trial
 
 
@@ -52,7 +52,7 @@ def accumulated(
     """These rungs, one more with each trial; returns whether one was good enough, and what was tried last."""
     for key, config in order.items():
         chosen = chosen | {key: config}
-        (trial,) = yield [search.candidate(chosen)]
+        trial = yield from tried(search, chosen)
         if trial.met:
             return True, chosen
     return False, chosen

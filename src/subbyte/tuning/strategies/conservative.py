@@ -3,7 +3,7 @@
 from subbyte.spec import OpInfo
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.strategies.registry import register_strategy
-from subbyte.tuning.strategies.steps import narrower
+from subbyte.tuning.strategies.steps import narrower, tried
 
 
 @register_strategy("conservative")
@@ -25,12 +25,12 @@ def conservative(search: Search) -> Proposals:
             below = {key: config for key, config in steps.items() if config is not None}
             if not below:
                 continue
-            (trial,) = yield [search.candidate(chosen | below)]
+            trial = yield from tried(search, chosen | below)
             if trial.met:
                 chosen, moved = chosen | below, True
                 continue
             for key, config in below.items():
-                (trial,) = yield [search.candidate(chosen | {key: config})]
+                trial = yield from tried(search, chosen | {key: config})
                 if trial.met:
                     chosen, moved = chosen | {key: config}, True
                 else:

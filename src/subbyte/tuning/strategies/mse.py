@@ -3,7 +3,7 @@
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.sensitivity import errors_of
 from subbyte.tuning.strategies.registry import register_strategy
-from subbyte.tuning.strategies.steps import Stepped, descend, start, wider
+from subbyte.tuning.strategies.steps import Stepped, descend, start, tried, wider
 
 
 @register_strategy("mse")
@@ -23,6 +23,6 @@ def mse(search: Search) -> Proposals:
             return
         worst = max(left, key=lambda key: errors[key][chosen[key]])
         chosen = chosen | {worst: above[worst] or chosen[worst]}
-        (trial,) = yield [search.candidate(chosen)]
+        trial = yield from tried(search, chosen)
         if trial.met:
             return

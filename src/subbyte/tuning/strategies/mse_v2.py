@@ -3,7 +3,7 @@
 from subbyte.spec import OpKey
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.strategies.registry import register_strategy
-from subbyte.tuning.strategies.steps import Chosen, Stepped, descend, narrower, start, wider
+from subbyte.tuning.strategies.steps import Chosen, Stepped, descend, narrower, start, tried, wider
 
 
 @register_strategy("mse_v2")
@@ -25,7 +25,7 @@ def mse_v2(search: Search) -> Proposals:
             return
         best = _least(search, chosen, above)
         chosen = chosen | {best: above[best]}
-        (trial,) = yield [search.candidate(chosen)]
+        trial = yield from tried(search, chosen)
         met = trial.met
     stuck: set[OpKey] = set()
     while True:
@@ -37,7 +37,7 @@ def mse_v2(search: Search) -> Proposals:
         if not below:
             return
         best = _least(search, chosen, below)
-        (trial,) = yield [search.candidate(chosen | {best: below[best]})]
+        trial = yield from tried(search, chosen | {best: below[best]})
         if trial.met:
             chosen = chosen | {best: below[best]}
         else:

@@ -81,6 +81,14 @@ def _is_above(search: Search, key: OpKey, one: OpConfig, other: OpConfig) -> boo
     return search.op_cost(key, one) > search.op_cost(key, other) or widths[0] > widths[1]
 
 
+def tried(search: Search, chosen: Chosen) -> Generator[Sequence[Candidate], Sequence[Trial], Trial]:
+    """Try a choice; where it loses too much, the same with the recovery methods that are asked for."""
+    (trial,) = yield [search.candidate(chosen)]
+    if not trial.met and search.recipes:
+        (trial,) = yield [search.candidate(chosen, recovered=True)]
+    return trial
+
+
 @dataclass
 class Stepped:
     """How far a walk came.
@@ -97,7 +105,7 @@ class Stepped:
 def descend(search: Search, chosen: Chosen, came: Stepped) -> Walk:
     """From a choice, all ops at once one rung down for as long as the loss stays tolerable; returns the last tried."""
     while True:
-        (trial,) = yield [search.candidate(chosen)]
+        trial = yield from tried(search, chosen)
         if not trial.met:
             came.failed = chosen
             return chosen
