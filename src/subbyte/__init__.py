@@ -30,8 +30,8 @@ from subbyte.tuning import TuneResult, register_objective, register_strategy
 
 __all__ = [
     # the job
-    "quantize", "tune", "tuning_result", "TuneResult", "prepare", "convert", "fit", "save", "load", "summary", "explain",
-    "weights", "use_kernels", "compare", "Comparison", "export_checkpoint", "import_checkpoint",
+    "quantize", "tune", "tuning_result", "TuneResult", "prepare", "convert", "fit", "save", "load", "summary",
+    "explain", "weights", "use_kernels", "compare", "Comparison", "export_checkpoint", "import_checkpoint",
     # data types and tensors
     "DataType", "dtype", "register_dtype", "QuantizedTensor", "quantize_tensor",
     # what is asked, and what can be
