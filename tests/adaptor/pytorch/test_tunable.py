@@ -73,7 +73,12 @@ CASES = {
     "algorithms": (
         lambda: randomized(ResidualNet()),
         lambda: seeded((4, 3, 8, 8)),
-        {"op_type_dict": {"Conv2d": {"activation": {"algorithm": ["kl"]}}, "add": {"activation": {"scheme": ["asym"]}}}},
+        {
+            "op_type_dict": {
+                "Conv2d": {"activation": {"algorithm": ["kl"]}},
+                "add": {"activation": {"scheme": ["asym"]}},
+            }
+        },
     ),
     "branching": (lambda: randomized(Branching()), lambda: seeded((4, 6, 8)), {}),
     "recurrent": (lambda: randomized(Recurrent()), lambda: torch.arange(24).view(4, 6) % 12, {"approach": "auto"}),

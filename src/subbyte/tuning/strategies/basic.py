@@ -2,10 +2,22 @@
 
 from collections.abc import Generator, Sequence
 
+from subbyte.spec import OpKey
 from subbyte.tuning.candidate import Candidate
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.strategies.registry import register_strategy
-from subbyte.tuning.strategies.steps import Chosen, Stepped, Walk, alike, descend, op_type_wise, start, tried, wider
+from subbyte.tuning.strategies.steps import (
+    Chosen,
+    Stepped,
+    Walk,
+    alike,
+    descend,
+    op_type_wise,
+    squeezed,
+    start,
+    tried,
+    wider,
+)
 from subbyte.tuning.trial import Trial
 
 
@@ -19,6 +31,7 @@ def basic(search: Search) -> Proposals:
     3. Where it no longer is: each op alone one rung wider, from the last to the first.
     4. Then together, the one that gained most first, until it is good enough. If it is not with all of them, 3 and 4
        again from there: an op that fails at four bits goes to five, not to float.
+    5. From what is good enough, ops one by one a rung narrower, the one that saves most first, for as long as it is.
     """
     among = {op.key: alike(search.space.alternatives[op.key]) for op in search.space.tunable}
     best, least = start(search), float("inf")
@@ -34,7 +47,14 @@ def basic(search: Search) -> Proposals:
             return
         met, chosen = yield from accumulated(search, chosen, order)
         if met:
-            return
+            break
+    else:
+        return
+
+    def largest(at: Chosen, below: Chosen) -> OpKey:
+        return max(below, key=lambda key: search.op_cost(key, at[key]) - search.op_cost(key, below[key]))
+
+    yield from squeezed(search, chosen, largest)
 
 
 def one_by_one(search: Search, chosen: Chosen) -> Walk:

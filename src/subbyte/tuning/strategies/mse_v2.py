@@ -1,9 +1,11 @@
 """mse_v2: as mse, but every step is chosen by what it does to the model's output as it is then."""
 
+from functools import partial
+
 from subbyte.spec import OpKey
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.strategies.registry import register_strategy
-from subbyte.tuning.strategies.steps import Chosen, Stepped, descend, narrower, start, tried, wider
+from subbyte.tuning.strategies.steps import Chosen, Stepped, descend, squeezed, start, tried, wider
 
 
 @register_strategy("mse_v2")
@@ -27,21 +29,7 @@ def mse_v2(search: Search) -> Proposals:
         chosen = chosen | {best: above[best]}
         trial = yield from tried(search, chosen)
         met = trial.met
-    stuck: set[OpKey] = set()
-    while True:
-        below = {
-            key: config
-            for key in chosen
-            if key not in stuck and (config := narrower(search, key, chosen[key])) is not None
-        }
-        if not below:
-            return
-        best = _least(search, chosen, below)
-        trial = yield from tried(search, chosen | {best: below[best]})
-        if trial.met:
-            chosen = chosen | {best: below[best]}
-        else:
-            stuck.add(best)
+    yield from squeezed(search, chosen, partial(_least, search))
 
 
 def _least(search: Search, chosen: Chosen, steps: Chosen) -> OpKey:

@@ -1,6 +1,6 @@
 """What several strategies do: walk down and up the ladders of all ops."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -114,3 +114,31 @@ def descend(search: Search, chosen: Chosen, came: Stepped) -> Walk:
         if below == chosen:
             return chosen
         chosen = below
+
+
+def squeezed(search: Search, chosen: Chosen, pick: Callable[[Chosen, Chosen], OpKey]) -> Walk:
+    """From a choice that is good enough, op by op a rung down for as long as it stays so; what is too much is undone.
+
+    Args:
+        search: what is wanted.
+        chosen: where to begin.
+        pick: from a choice and the steps that there are, by op, to the op that is next.
+
+    Returns:
+        the choice from which no op can go further.
+    """
+    stuck: set[OpKey] = set()
+    while True:
+        below = {
+            key: config
+            for key in chosen
+            if key not in stuck and (config := narrower(search, key, chosen[key])) is not None
+        }
+        if not below:
+            return chosen
+        key = pick(chosen, below)
+        trial = yield from tried(search, chosen | {key: below[key]})
+        if trial.met:
+            chosen = chosen | {key: below[key]}
+        else:
+            stuck.add(key)
