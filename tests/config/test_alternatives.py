@@ -90,6 +90,16 @@ def test_what_decides_leaves_one(built_in: Capability) -> None:
     assert of(built_in, "conv", op_type_dict={"Conv2d": "fp32"}) == ["fp32"]
 
 
+def test_other_fields_are_alternatives_where_several_are_asked(chip: Capability, built_in: Capability) -> None:
+    asked = {"Conv2d": {"weight": {"algorithm": ["minmax", "mse"]}}}
+    assert len(of(chip, "conv", op_type_dict=asked)) == 2 + 1 + 1  # the chip's four bits have minmax alone
+    found = of(
+        built_in, "conv", op_type_dict={"Conv2d": {"weight": {"algorithm": ["minmax", "mse"], "dtype": ["int4"]}}}
+    )
+    assert len(found) == 2 * 7 + 1
+    assert sum(" mse " in text for text in found) == 7
+
+
 def test_modes(built_in: Capability) -> None:
     only = of(built_in, "conv", approach="weight_only")
     assert bits(only) == {(f"int{w}", "-") for w in range(2, 9)} | {("-", "-")}

@@ -66,24 +66,26 @@ def _of_op(
 
 
 def _in_mode(table: Table, merged: Wishes) -> Iterable[OpConfig]:
-    """Every pair of data types that a section of the capability has, the other fields as asked or as the section's."""
+    """Every pair of data types that a section has, with every combination of what else is asked; the rest as there."""
     if not table.entries or float_type(merged.get("weight.dtype")) or float_type(merged.get("activation.dtype")):
         return
-    tensors = [tensor for tensor in ("weight", "activation") if table.lists(tensor)]
-    types = [_types(table, tensor, merged.get(f"{tensor}.dtype")) for tensor in tensors]
-    for values in product(*types):
-        pair = {
-            f"{tensor}.dtype": Asked((value,), _SOURCE, True) for tensor, value in zip(tensors, values, strict=True)
-        }
-        rest = {name: wish for name, wish in merged.items() if name != "section"}
+    wished = {name: wish for name, wish in merged.items() if name != "section"}
+    choices = {f"{tensor}.dtype": _types(table, tensor, wished.get(f"{tensor}.dtype")) for tensor in _tensors(table)}
+    choices |= {name: wish.values for name, wish in wished.items() if name not in choices}
+    for values in product(*choices.values()):
+        one = {name: Asked((value,), _SOURCE, True) for name, value in zip(choices, values, strict=True)}
         try:
-            section, trial = choose_section(table, rest | pair)
+            section, trial = choose_section(table, one)
             yield build_config(table, section, trial)[0]
         except ConfigError:
-            continue  # no section has both: the pair is not one of the alternatives
+            continue  # no section has all of this: it is not one of the alternatives
 
 
-def _types(table: Table, tensor: str, asked: Asked | None) -> list[str]:
+def _tensors(table: Table) -> list[str]:
+    return [tensor for tensor in ("weight", "activation") if table.lists(tensor)]
+
+
+def _types(table: Table, tensor: str, asked: Asked | None) -> Sequence[str]:
     """The data types that are asked for, else the default of each section, of these integers of two bits or more."""
     if asked is not None:
         floats = {name for name, data_type in registered_dtypes().items() if data_type.is_float}
