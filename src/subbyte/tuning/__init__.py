@@ -2,7 +2,9 @@
 
 from subbyte.tuning.accuracy import Accuracy
 from subbyte.tuning.candidate import Candidate
-from subbyte.tuning.objective import Goal, Objective, read_goal, register_objective
+from subbyte.tuning.measured import Measured
+from subbyte.tuning.objective import Goal, Latency, Objective, read_goal, register_objective
+from subbyte.tuning.pareto import pareto
 from subbyte.tuning.result import TuneResult, tuning_result
 from subbyte.tuning.run import Limits
 from subbyte.tuning.search import Proposals, Search
@@ -16,13 +18,16 @@ __all__ = [
     "Accuracy",
     "Candidate",
     "Goal",
+    "Latency",
     "Limits",
+    "Measured",
     "Objective",
     "Proposals",
     "Search",
     "Task",
     "Trial",
     "TuneResult",
+    "pareto",
     "read_goal",
     "register_objective",
     "register_strategy",

@@ -1,7 +1,7 @@
 """What tuning found."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -9,6 +9,8 @@ from torch import nn
 
 from subbyte.errors import ModelError
 from subbyte.spec import OpConfig, OpKey
+from subbyte.tuning.measured import Measured
+from subbyte.tuning.pareto import pareto
 from subbyte.tuning.trial import Trial
 
 
@@ -25,6 +27,8 @@ class TuneResult:
         errors: how far the outputs are from float with one op alone in one alternative, where the strategy measured it:
             the squared difference over the squared float output.
         study: the name under which the storage keeps them.
+        measured: by objective, of those that are predicted op by op (latency): prediction and measurement of the
+            `float` and of the `best` model.
     """
 
     model: Any
@@ -34,6 +38,15 @@ class TuneResult:
     trials: Sequence[Trial]
     errors: Mapping[OpKey, Mapping[OpConfig, float]]
     study: str
+    measured: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
+
+    def pareto(self, objective: str) -> list[Trial]:
+        """The trials that no other one beats in both loss and an objective, the cheapest first.
+
+        Raises:
+            TuningError: the objective is unknown, or the search did not look at it.
+        """
+        return pareto(self.trials, objective)
 
 
 _RESULTS: "WeakKeyDictionary[nn.Module, TuneResult]" = WeakKeyDictionary()

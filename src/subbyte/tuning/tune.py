@@ -7,8 +7,11 @@ from typing import Any
 
 from subbyte.adaptor import TunableModel
 from subbyte.algorithms import RecoveryMethod
+from subbyte.spec import TuneConfig
 from subbyte.tuning.accuracy import METRIC, Accuracy
+from subbyte.tuning.budget import check_budgets
 from subbyte.tuning.candidate import Candidate, Encoding
+from subbyte.tuning.measured import measure
 from subbyte.tuning.objective import Goal, objective_of
 from subbyte.tuning.result import TuneResult, remember
 from subbyte.tuning.run import Evaluate, Limits, Loop, Watch, evaluate_float
@@ -61,21 +64,22 @@ def search_best(
         watch: told of all trials after each.
 
     Raises:
-        TuningError: there is nothing to tune, or the study is of another search.
+        TuningError: there is nothing to tune, a budget cannot be kept, or the study is of another search.
         Exception: what the evaluation of the float model raised, three times in a row.
     """
     strategy = strategy_of(task.strategy)
     space = TuningSpace(model.ops, model.alternatives)
-    study = Study(task.storage, _identity(model, task), task.study)
-    baseline = study.baseline
-    if baseline is None:
-        study.baseline = baseline = evaluate_float(task.evaluate, float_model)
-    task.accuracy.check(baseline)
     of_float = {name: objective_of(name).of(model, space.widest()) for name in task.goal.names}
     search = Search(
         space, model, task.goal, task.accuracy, of_float,
         recipes=task.recipes, seed=task.seed, options=task.options, loss_fn=task.loss_fn,
     )  # fmt: skip
+    check_budgets(search)
+    study = Study(task.storage, _identity(model, task), task.study)
+    baseline = study.baseline
+    if baseline is None:
+        study.baseline = baseline = evaluate_float(task.evaluate, float_model)
+    task.accuracy.check(baseline)
     loop = Loop(search, task.evaluate, baseline, study, limits, watch)
     loop.run(strategy(search))
     study.end()
@@ -83,7 +87,9 @@ def search_best(
     chosen = Candidate(search.space.widest() if best.failed else best.config, best.recovered)
     converted = search.converted(chosen)
     shown = baseline[METRIC] if set(baseline) == {METRIC} else baseline
-    result = TuneResult(converted, best.met, shown, best, loop.trials, search.errors, study.name)
+    wholes = {"float": (float_model, TuneConfig({})), "best": (converted, chosen.config)}
+    measured = measure(model, task.goal.names, wholes)
+    result = TuneResult(converted, best.met, shown, best, loop.trials, search.errors, study.name, measured)
     remember(result)
     return result
 
