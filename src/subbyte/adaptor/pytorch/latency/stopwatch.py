@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-_ROUNDS = 31
+_ROUNDS = 101
 _FEWEST = 5
 _ROUND = 2e-4  # seconds that a round takes at least; no longer, so that other processes disturb few of them
-_ENOUGH = 1.0  # seconds of all rounds
+_ENOUGH = 0.5  # seconds of all rounds
 
 Repeated = Callable[[int], Any]  # runs what is timed as often as it is told
 
