@@ -3,12 +3,13 @@
 from itertools import product
 
 import pytest
-from fake import FLOAT, FakeModel, pair, play, search_of
+from fake import FLOAT, FakeModel, pair, play, search_of, widths
 
 from subbyte import TuneConfig
 from subbyte.errors import TuningError
 from subbyte.tuning.budget import check_budgets, priced
 from subbyte.tuning.search import Search
+from subbyte.tuning.space import bits
 from subbyte.tuning.strategies import strategy_of
 
 ALTERNATIVES = (pair(8), pair(4), pair(2), FLOAT)
@@ -58,11 +59,22 @@ def test_what_is_found_keeps_every_budget(objective: object, budgets: dict[str, 
     assert min(trial.cost for trial in met) <= 1.3 * best_there_is(search)
 
 
+class Uneven(FakeModel):
+    """An op that holds nearly all weights, and one that does nearly all the work."""
+
+    def __init__(self) -> None:
+        names = ("large", "busy")
+        super().__init__({"large": 1000, "busy": 1}, {"large": 1.0, "busy": 0.01}, dict.fromkeys(names, ALTERNATIVES))
+
+    def bops(self, config: TuneConfig) -> int:
+        return sum((1000 if name == "busy" else 1) * bits(each.weight) for (name, _), each in config.op.items())
+
+
 def test_a_price_finds_what_the_path_of_the_cost_alone_does_not() -> None:
-    # By size alone a goes first, being large; but a is what needs its bits, and only b and c can save bit operations.
-    search = search_of(small(a=100.0, b=0.01, c=0.01), 0.0051, "size", {"latency": 16.0})
-    trials = run(search)
-    assert any(trial.met for trial in trials)
+    # By size alone the large op, which then loses too much, goes to two bits before the busy one, which has to.
+    search = search_of(Uneven(), 0.01, "size", {"bops": 3000.0})
+    met = [trial for trial in run(search) if trial.met]
+    assert widths(min(met, key=lambda trial: trial.cost)) == [4, 2]
 
 
 def test_where_no_budget_binds_the_trials_are_those_without() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-_ROUNDS = 101
+_ROUNDS = 51
 _FEWEST = 5
 _ROUND = 2e-4  # seconds that a round takes at least; no longer, so that other processes disturb few of them
 _ENOUGH = 0.5  # seconds of all rounds
