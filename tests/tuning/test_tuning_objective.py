@@ -19,10 +19,10 @@ WIDE = TuneConfig({("a", "Linear"): pair(8)})
 
 
 @dataclass(frozen=True)
-class Energy(Objective):
+class Heat(Objective):
     """Joules: of each bit operation, and of each bit that is read."""
 
-    name: str = "energy"
+    name: str = "heat"
     unit: str = "joules"
 
     def of(self, model: TunableModel, config: TuneConfig) -> float:
@@ -63,20 +63,20 @@ def test_names_and_aliases() -> None:
 
 
 def test_a_users_own_objective_is_searched_and_budgeted(tmp_path: Path) -> None:
-    register_objective(Energy())
-    result = tuned(tmp_path, "energy", {"energy": 4e4})
+    register_objective(Heat())
+    result = tuned(tmp_path, "heat", {"heat": 4e4})
     assert result.criterion_met  # type: ignore[attr-defined]
     best = result.best  # type: ignore[attr-defined]
-    assert best.objectives == {"energy": 30 * 2 * 8 + 100 * 30 * 2}  # all in two bits, inputs in eight
-    assert best in result.pareto("energy")  # type: ignore[attr-defined]
+    assert best.objectives == {"heat": 30 * 2 * 8 + 100 * 30 * 2}  # all in two bits, inputs in eight
+    assert best in result.pareto("heat")  # type: ignore[attr-defined]
     assert result.measured == {}  # type: ignore[attr-defined]  # it is exact
 
 
 def test_a_name_stands_for_one_objective() -> None:
-    register_objective(Energy())
-    register_objective(Energy())  # the same again, as a notebook's cell does
-    with pytest.raises(TuningError, match="'energy' is taken"):
-        register_objective(Latency("energy"))
+    register_objective(Heat())
+    register_objective(Heat())  # the same again, as a notebook's cell does
+    with pytest.raises(TuningError, match="'heat' is taken"):
+        register_objective(Latency("heat"))
 
 
 def test_latency_of_many_samples_is_an_objective_of_its_own() -> None:
