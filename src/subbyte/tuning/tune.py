@@ -1,7 +1,10 @@
 """From an adaptor, a request and an evaluation to the best model that is good enough."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +13,9 @@ from subbyte.algorithms import RecoveryMethod
 from subbyte.tuning.accuracy import METRIC, Accuracy
 from subbyte.tuning.candidate import Candidate, Encoding
 from subbyte.tuning.objective import Goal, objective_of
-from subbyte.tuning.result import TuneResult, remember
+from subbyte.tuning.result import TuneResult, Wanted, remember
 from subbyte.tuning.run import Evaluate, Limits, Loop, Watch, evaluate_float
-from subbyte.tuning.search import Search
+from subbyte.tuning.search import Progress, Search
 from subbyte.tuning.space import TuningSpace
 from subbyte.tuning.strategies import strategy_of
 from subbyte.tuning.study import DEFAULT_FILE, Study
@@ -49,8 +52,9 @@ class Task:
 
 
 def search_best(
-    float_model: Any, model: TunableModel, task: Task, limits: Limits, watch: Watch = lambda trials: None
-) -> TuneResult:
+    float_model: Any, model: TunableModel, task: Task, limits: Limits, watch: Watch = lambda trials: None,
+    progress: Progress = lambda what, share: None,
+) -> TuneResult:  # fmt: skip
     """Search, and make the best model.
 
     Args:
@@ -59,6 +63,7 @@ def search_best(
         task: what is asked.
         limits: when to end.
         watch: told of all trials after each.
+        progress: told what is done beside trials, and how much of it.
 
     Raises:
         TuningError: there is nothing to tune, or the study is of another search.
@@ -74,18 +79,35 @@ def search_best(
     of_float = {name: objective_of(name).of(model, space.widest()) for name in task.goal.names}
     search = Search(
         space, model, task.goal, task.accuracy, of_float,
-        recipes=task.recipes, seed=task.seed, options=task.options, loss_fn=task.loss_fn,
+        recipes=task.recipes, seed=task.seed, options=task.options, loss_fn=task.loss_fn, progress=progress,
     )  # fmt: skip
     loop = Loop(search, task.evaluate, baseline, study, limits, watch)
-    loop.run(strategy(search))
+    with _saying_how_to_go_on(loop, task.storage):
+        loop.run(strategy(search))
     study.end()
     best = best_of(loop.trials) or loop.trials[0]
     chosen = Candidate(search.space.widest() if best.failed else best.config, best.recovered)
     converted = search.converted(chosen)
     shown = baseline[METRIC] if set(baseline) == {METRIC} else baseline
-    result = TuneResult(converted, best.met, shown, best, loop.trials, search.errors, study.name)
+    wanted = Wanted(task.strategy, task.accuracy, task.goal, limits.max_trials, of_float, space.alternatives)
+    result = TuneResult(
+        converted, best.met, shown, best, loop.trials, search.errors, study.name, wanted, search.part_errors,
+        time.monotonic() - limits.started,
+    )  # fmt: skip
     remember(result)
     return result
+
+
+@contextmanager
+def _saying_how_to_go_on(loop: Loop, storage: Any) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        count, name = len(loop.trials), loop.study.name
+        interrupt.add_note(
+            f"interrupted: study {name!r} in {storage} keeps {count} trials; run it again to go on there"
+        )
+        raise
 
 
 def _identity(model: TunableModel, task: Task) -> dict[str, str]:
@@ -98,6 +120,7 @@ def _identity(model: TunableModel, task: Task) -> dict[str, str]:
 
 def _digest_of_code(function: Any) -> str:
     """Of what a function is written as; not of what it refers to."""
+    function = inspect.unwrap(function)
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     if code is None:
         return ""
