@@ -15,6 +15,7 @@ from subbyte.capability import Capability, load_capability
 from subbyte.config import PostTrainingQuantConfig, as_request
 from subbyte.errors import ConfigError, RecoveryError
 from subbyte.numerics import QuantizedTensor
+from subbyte.report.tuning.live import shown_live
 from subbyte.tuning import DEFAULT_FILE, Accuracy, Limits, Task, TuneResult, read_goal, search_best, tuning_result
 
 BUILT_IN = "pytorch_cpu"
@@ -196,7 +197,9 @@ def tune(
         read_goal(objective, budgets), strategy, strategy_options or {}, _methods(request, recover), seed, loss_fn,
         storage, study,
     )  # fmt: skip
-    return search_best(model, tunable, task, Limits(max_trials, timeout))
+    limits = Limits(max_trials, timeout)
+    with shown_live(task.accuracy, task.goal, limits) as live:
+        return search_best(model, tunable, task, limits, live.watch, live.progress)
 
 
 def query_fw_capability(model: nn.Module, data: Any = None, *, capability: Any = None) -> dict[str, Any]:

@@ -15,11 +15,10 @@ from networks import ResidualNet, randomized, seeded
 from pages import Page, rendered
 from subbyte import ConfigError
 from subbyte.report.tuning import as_html
-from subbyte.report.tuning.front import pareto_front
 from subbyte.report.tuning.ops import tuned_ops
 from subbyte.report.tuning.sensitivities import input_sensitivities, weight_sensitivities
 from subbyte.report.tuning.words import compact, duration
-from subbyte.tuning import Trial, TuneResult
+from subbyte.tuning import Trial, TuneResult, pareto
 
 SPITEFUL = "<b>& 'no' </title>"
 
@@ -245,7 +244,7 @@ def test_the_front_is_what_nothing_beats(result: TuneResult) -> None:
 
     trials = [trial(0, 0.5, 10), trial(1, 0.5, 12), trial(2, 0.1, 20), trial(3, 0.1, 20), trial(4, 0.2, 15),
               trial(5, 0.0, 5, "failed"), trial(6, 0.4, 15)]  # fmt: skip
-    assert [each.number for each in pareto_front(trials, "size")] == [0, 4, 2]
+    assert [each.number for each in pareto(trials, "size")] == [0, 4, 2]
     beaten = [
         one.number
         for one in trials

@@ -3,6 +3,7 @@
 from subbyte.tuning.accuracy import Accuracy
 from subbyte.tuning.candidate import Candidate
 from subbyte.tuning.objective import Goal, Objective, objective_of, read_goal, register_objective
+from subbyte.tuning.pareto import pareto
 from subbyte.tuning.result import TuneResult, Wanted, check_report_path, register_report, tuning_result
 from subbyte.tuning.run import Limits
 from subbyte.tuning.search import Proposals, Search
@@ -28,6 +29,7 @@ __all__ = [
     "best_of",
     "check_report_path",
     "objective_of",
+    "pareto",
     "read_goal",
     "register_objective",
     "register_report",

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from subbyte.report.pages import Scale, Tick, scale_of
-from subbyte.report.tuning.front import pareto_front
 from subbyte.report.tuning.ops import TunedOp
 from subbyte.report.tuning.words import amount, compact, loss_text, objective_text
-from subbyte.tuning import Trial, TuneResult, best_of, objective_of
+from subbyte.tuning import Trial, TuneResult, best_of, objective_of, pareto
 
 WIDTH, HEIGHT, LEFT = 760, 260, 72
 STEP = 26  # pixels for each op
@@ -60,7 +59,7 @@ def front_chart(result: TuneResult, objective: str) -> Chart:
     most = [] if budget is None else [budget]
     x = scale_of([*(trial.objectives[objective] for trial in usable), *most], LEFT, WIDTH - 20)
     y = _loss_scale(result)
-    front = [(x(each.objectives[objective]), y(each.loss)) for each in pareto_front(result.trials, objective)]
+    front = [(x(each.objectives[objective]), y(each.loss)) for each in pareto(result.trials, objective)]
     lines = [Line("front", _stairs(front)), _across(y(result.wanted.accuracy.max_loss))]
     lines += [Line("most", ((x(each), 10.0), (x(each), float(HEIGHT)))) for each in most]
     marks = (_mark(result, each, x(each.objectives[objective]), y(each.loss)) for each in usable)

@@ -8,10 +8,9 @@ from typing import Any
 
 from subbyte.report.json_text import json_text
 from subbyte.report.summary import summary
-from subbyte.report.tuning.front import pareto_front
 from subbyte.report.tuning.ops import tuned_ops
 from subbyte.spec import OpConfig, OpKey
-from subbyte.tuning import TuneResult
+from subbyte.tuning import TuneResult, pareto
 
 
 def as_json(result: TuneResult) -> str:
@@ -53,7 +52,7 @@ def _plain(result: TuneResult) -> dict[str, Any]:
         "max_trials": wanted.max_trials,
         "float_objectives": dict(wanted.of_float),
         "model": summary(result.model).totals,
-        "pareto": {name: [trial.number for trial in pareto_front(result.trials, name)] for name in wanted.goal.names},
+        "pareto": {name: [trial.number for trial in pareto(result.trials, name)] for name in wanted.goal.names},
         "ops": [op.to_dict() for op in tuned_ops(result)],
         "errors": _errors(result.errors),
         "part_errors": _errors(result.part_errors),
