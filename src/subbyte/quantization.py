@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from subbyte.adaptor import TunableModel
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
 from subbyte.adaptor.pytorch.batch import batches
 from subbyte.adaptor.pytorch.convert import convert, convert_in_place, packed_weights
@@ -127,7 +128,7 @@ def fit(
     )
     limits = Limits(search.max_trials, search.timeout or None, first_met=not search.timeout)
     tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, data, None, _sampling_size(request))
-    result: nn.Module = search_best(model, tunable, task, limits).model
+    result: nn.Module = _searched(model, tunable, task, limits).model
     return result
 
 
@@ -197,9 +198,7 @@ def tune(
         read_goal(objective, budgets), strategy, strategy_options or {}, _methods(request, recover), seed, loss_fn,
         storage, study,
     )  # fmt: skip
-    limits = Limits(max_trials, timeout)
-    with shown_live(task.accuracy, task.goal, limits) as live:
-        return search_best(model, tunable, task, limits, live.watch, live.progress)
+    return _searched(model, tunable, task, Limits(max_trials, timeout))
 
 
 def query_fw_capability(model: nn.Module, data: Any = None, *, capability: Any = None) -> dict[str, Any]:
@@ -210,6 +209,11 @@ def query_fw_capability(model: nn.Module, data: Any = None, *, capability: Any =
 def weights(model: nn.Module) -> dict[str, QuantizedTensor]:
     """The quantized weights of a prepared or converted model, by op name."""
     return packed_weights(model)
+
+
+def _searched(model: nn.Module, tunable: TunableModel, task: Task, limits: Limits) -> TuneResult:
+    with shown_live(task.accuracy, task.goal, limits) as live:
+        return search_best(model, tunable, task, limits, live.watch, live.progress)
 
 
 def _methods(config: Any, asked: Any) -> list[RecoveryMethod]:

@@ -1,6 +1,7 @@
 """`subbyte tune`: from a recipe to the best model and how it was found."""
 
 import csv
+import inspect
 import json
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 import subbyte
 from subbyte.cli.main import app
+from subbyte.cli.tune_recipe import TuneOptions
 
 runner = CliRunner()
 
@@ -195,3 +197,9 @@ def test_reports_that_cannot_be_written_are_told_first(folder, option, name, sai
     assert result.exit_code == 2
     assert said in result.stderr
     assert not (folder / "calls").exists()
+
+
+def test_defaults_are_those_of_the_call():
+    of_call = {name: each.default for name, each in inspect.signature(subbyte.tune).parameters.items()}
+    for name, field in TuneOptions.model_fields.items():
+        assert (field.default or None) == (of_call[name] or None), name

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,12 @@ from torch import Tensor, nn
 import subbyte
 from networks import ResidualNet, randomized, seeded
 from pages import Page, rendered
-from subbyte import ConfigError
+from subbyte import ConfigError, TuneConfig
 from subbyte.report.tuning import as_html
 from subbyte.report.tuning.ops import tuned_ops
 from subbyte.report.tuning.sensitivities import input_sensitivities, weight_sensitivities
 from subbyte.report.tuning.words import compact, duration
-from subbyte.tuning import Trial, TuneResult, pareto
+from subbyte.tuning import Trial, TuneResult, pareto, width
 
 SPITEFUL = "<b>& 'no' </title>"
 
@@ -87,6 +88,11 @@ def test_every_trial_is_a_mark(result: TuneResult, page: Page) -> None:
     assert len(page.of("polyline", "front")) == 2
 
 
+def test_the_best_is_drawn_as_such(result: TuneResult, text: str) -> None:
+    drawn = re.findall(r'class="mark best".*?<title>trial (\d+):', text)
+    assert drawn == [str(result.best.number)] * 4
+
+
 def test_marks_stand_where_their_figures_say(result: TuneResult, page: Page) -> None:
     usable = [trial for trial in result.trials if not trial.failed]
     circles = page.of("circle", "mark")[: len(usable)]
@@ -138,6 +144,12 @@ def test_wider_rungs_are_counted(result: TuneResult, page: Page) -> None:
     wider = sum(op.wider for op in ops)
     assert wider > 0
     assert f"{wider} of 4 ops that had a choice were given a wider rung than their narrowest." in page.words
+
+
+def test_the_narrowest_rung_is_not_wider(result: TuneResult) -> None:
+    narrow = {key: min(found, key=width) for key, found in result.wanted.alternatives.items()}
+    best = replace(result.best, config=TuneConfig(narrow))
+    assert not any(op.wider for op in tuned_ops(replace(result, best=best)))
 
 
 def test_sensitivities_of_weights_and_inputs_stand_apart(result: TuneResult, page: Page) -> None:
