@@ -19,7 +19,7 @@ from subbyte.report.tuning import as_html
 from subbyte.report.tuning.ops import tuned_ops
 from subbyte.report.tuning.sensitivities import input_sensitivities, weight_sensitivities
 from subbyte.report.tuning.words import compact, duration
-from subbyte.tuning import Trial, TuneResult, pareto, width
+from subbyte.tuning import Measured, Trial, TuneResult, pareto, width
 
 SPITEFUL = "<b>& 'no' </title>"
 
@@ -283,3 +283,14 @@ def test_a_browser_draws_it(result: TuneResult, page: Page, tmp_path: Path) -> N
     drawn = Page(rendered(tmp_path / "found.html"))
     for tag in ("circle", "rect", "polyline", "tr", "svg"):
         assert len(drawn.of(tag)) == len(page.of(tag))
+
+
+def test_what_was_predicted_is_shown_as_measured(result: TuneResult, tmp_path: Path) -> None:
+    measured = {"latency": {"float": Measured(0.25, 0.5), "best": Measured(0.125, 0.0625)}}
+    found = replace(result, measured=measured)
+    row = next(row for row in rows_of(as_html(found), "outcome") if "latency, measured as a whole" in row)
+    assert "0.5 seconds" in row
+    assert "0.0625 seconds" in row
+    found.report(tmp_path / "found.json")
+    read = json.loads((tmp_path / "found.json").read_text())["measured"]
+    assert read["latency"]["best"] == {"predicted": 0.125, "measured": 0.0625}

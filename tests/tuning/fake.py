@@ -8,7 +8,7 @@ from subbyte.adaptor import TunableModel
 from subbyte.spec import OpInfo, OpKey
 from subbyte.tuning.accuracy import Accuracy
 from subbyte.tuning.candidate import Candidate
-from subbyte.tuning.objective import read_goal
+from subbyte.tuning.objective import objective_of, read_goal
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.space import FLOAT_BITS, TuningSpace, bits
 from subbyte.tuning.trial import Trial
@@ -53,6 +53,13 @@ class FakeModel(TunableModel):
             self.sizes[name] * bits(each.weight) * bits(each.activation) for (name, _), each in config.op.items()
         )
 
+    def latency(self, config: TuneConfig, samples: int = 1) -> float:
+        """Floats are fast here, two bits the slowest: what a machine without kernels may be like."""
+        return samples * sum(self.sizes[name] / bits(each.weight) for (name, _), each in config.op.items())
+
+    def measured_latency(self, model: Any, samples: int = 1) -> float:
+        return 2.0 * samples
+
     def output_error(self, key: OpKey, config: OpConfig) -> float:
         self.measured += 1
         return sum(
@@ -80,17 +87,18 @@ class FakeModel(TunableModel):
         return prepared
 
 
-def search_of(model: FakeModel, max_loss: float = 0.01, objective: Any = "size", **given: Any) -> Search:
-    space, goal = TuningSpace(model.ops, model.alternatives), read_goal(objective)
-    widest = space.widest()
-    of_float = {"size": float(model.size(widest)), "bops": float(model.bops(widest))}
+def search_of(
+    model: FakeModel, max_loss: float = 0.01, objective: Any = "size", budgets: Any = None, **given: Any
+) -> Search:
+    space, goal = TuningSpace(model.ops, model.alternatives), read_goal(objective, budgets)
+    of_float = {name: objective_of(name).of(model, space.widest()) for name in goal.names}
     return Search(space, model, goal, Accuracy(max_loss), of_float, **given)
 
 
 def trial_of(search: Search, candidate: Candidate, loss: float, number: int = 0) -> Trial:
     objectives = search.objectives(candidate.config)
     cost = search.goal.cost(objectives, search.of_float)
-    met = loss <= search.accuracy.max_loss
+    met = loss <= search.accuracy.max_loss and search.goal.within(objectives)
     return Trial(number, candidate.config, {"metric": 1 - loss}, loss, objectives, cost, met, candidate.recovered)
 
 

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from subbyte.errors import TuningError
 from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
 
 
@@ -33,6 +34,22 @@ class TunableModel(ABC):
     @abstractmethod
     def bops(self, config: TuneConfig) -> int:
         """Bit operations of one sample: the sum over ops of multiply-accumulates times bits of both factors."""
+
+    def latency(self, config: TuneConfig, samples: int = 1) -> float:
+        """Seconds of one forward of so many samples on this machine: its ops are measured one by one, and add up.
+
+        Raises:
+            TuningError: the adaptor cannot tell.
+        """
+        raise TuningError(f"{type(self).__name__} measures no latency; choose another objective")
+
+    def measured_latency(self, model: Any, samples: int = 1) -> float:
+        """The same of a model as a whole, float or converted.
+
+        Raises:
+            TuningError: the adaptor cannot tell.
+        """
+        raise TuningError(f"{type(self).__name__} measures no latency; choose another objective")
 
     @abstractmethod
     def output_error(self, key: OpKey, config: OpConfig) -> float:

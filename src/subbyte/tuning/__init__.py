@@ -2,7 +2,8 @@
 
 from subbyte.tuning.accuracy import Accuracy
 from subbyte.tuning.candidate import Candidate
-from subbyte.tuning.objective import Goal, Objective, objective_of, read_goal, register_objective
+from subbyte.tuning.measured import Measured
+from subbyte.tuning.objective import Goal, Latency, Objective, objective_of, read_goal, register_objective
 from subbyte.tuning.pareto import pareto
 from subbyte.tuning.result import TuneResult, Wanted, check_report_path, register_report, tuning_result
 from subbyte.tuning.run import Limits
@@ -18,7 +19,9 @@ __all__ = [
     "Accuracy",
     "Candidate",
     "Goal",
+    "Latency",
     "Limits",
+    "Measured",
     "Objective",
     "Proposals",
     "Search",

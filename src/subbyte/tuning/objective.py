@@ -9,7 +9,7 @@ from subbyte.adaptor import TunableModel
 from subbyte.errors import TuningError, nearest
 from subbyte.spec import TuneConfig
 
-_ALIASES = {"modelsize": "size", "performance": "bops"}  # Intel Neural Compressor's names
+_ALIASES = {"modelsize": "size", "performance": "latency"}  # Intel Neural Compressor's names
 
 
 class Objective(ABC):
@@ -27,6 +27,15 @@ class Objective(ABC):
     def of(self, model: TunableModel, config: TuneConfig) -> float:
         """What the model would cost in this configuration."""
 
+    def measured(self, model: TunableModel, whole: Any) -> float | None:
+        """What a whole model costs, float or converted, where `of` predicts that; None where `of` is exact.
+
+        Args:
+            model: that trials run on.
+            whole: that is measured.
+        """
+        return None
+
 
 _OBJECTIVES: dict[str, Objective] = {}
 
@@ -35,9 +44,9 @@ def register_objective(objective: Objective) -> Objective:
     """Make an objective known by its name.
 
     Raises:
-        TuningError: the name is taken.
+        TuningError: the name is taken by another one.
     """
-    if objective.name in _OBJECTIVES:
+    if _OBJECTIVES.get(objective.name, objective) != objective:
         raise TuningError(f"objective {objective.name!r} is taken; choose another name")
     _OBJECTIVES[objective.name] = objective
     return objective
@@ -74,8 +83,29 @@ class _Bops(Objective):
         return model.bops(config)
 
 
+@dataclass(frozen=True)
+class Latency(Objective):
+    """Seconds of one forward on this machine, with the kernels: what its ops take one by one, added up.
+
+    Args:
+        name: as it is asked for.
+        samples: in a forward. One is what a user waits for; many, what a server gets through.
+    """
+
+    name: str = "latency"
+    samples: int = 1
+    unit: str = "seconds"
+
+    def of(self, model: TunableModel, config: TuneConfig) -> float:
+        return model.latency(config, self.samples)
+
+    def measured(self, model: TunableModel, whole: Any) -> float:
+        return model.measured_latency(whole, self.samples)
+
+
 register_objective(_Size())
 register_objective(_Bops())
+register_objective(Latency())
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ from torch import nn
 from subbyte.errors import ConfigError, ModelError
 from subbyte.spec import OpConfig, OpKey
 from subbyte.tuning.accuracy import METRIC, Accuracy
+from subbyte.tuning.measured import Measured
 from subbyte.tuning.objective import Goal
+from subbyte.tuning.pareto import pareto
 from subbyte.tuning.trial import Trial
 
 
@@ -52,6 +54,8 @@ class TuneResult:
         wanted: what was asked for.
         part_errors: as `errors`, with the weight of an op alone quantized, and with its inputs alone.
         seconds: that this search took; trials that an earlier run made are not in it.
+        measured: by objective, of those that are predicted op by op (latency): prediction and measurement of the
+            `float` and of the `best` model.
     """
 
     model: Any
@@ -64,6 +68,7 @@ class TuneResult:
     wanted: Wanted
     part_errors: Mapping[OpKey, Mapping[OpConfig, float]] = field(default_factory=dict)
     seconds: float = 0.0
+    measured: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
 
     @property
     def baseline_metrics(self) -> dict[str, float]:
@@ -82,6 +87,14 @@ class TuneResult:
             path.write_text(_FORMATS[path.suffix](self), encoding="utf-8", newline="")
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error}") from error
+
+    def pareto(self, objective: str) -> list[Trial]:
+        """The trials that no other one beats in both loss and an objective, the cheapest first.
+
+        Raises:
+            TuningError: the objective is unknown, or the search did not look at it.
+        """
+        return pareto(self.trials, objective)
 
 
 # What writes reports stands above tuning, and makes itself known here.

@@ -49,7 +49,7 @@ class Search:
     progress: Progress = lambda what, share: None
     errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
     part_errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
-    _costs: dict[tuple[OpKey, OpConfig], float] = field(default_factory=dict)
+    _added: dict[tuple[OpKey, OpConfig], dict[str, float]] = field(default_factory=dict)
 
     def realized(self, candidate: Candidate) -> Any:
         """The model as a candidate has it, ready to be evaluated."""
@@ -77,12 +77,20 @@ class Search:
         """What the search makes small."""
         return self.goal.cost(self.objectives(config), self.of_float)
 
+    def op_objectives(self, key: OpKey, config: OpConfig) -> dict[str, float]:
+        """What one op adds to every figure in an alternative, were it alone quantized; negative where it saves."""
+        if (key, config) not in self._added:
+            alone = self.objectives(TuneConfig({**self.space.widest().op, key: config}))
+            self._added[key, config] = {name: value - self.of_float[name] for name, value in alone.items()}
+        return self._added[key, config]
+
     def op_cost(self, key: OpKey, config: OpConfig) -> float:
-        """What one op adds to the cost in an alternative, were it alone quantized; negative where it saves."""
-        if (key, config) not in self._costs:
-            alone = TuneConfig({**self.space.widest().op, key: config})
-            self._costs[key, config] = self.cost(alone) - self.cost(self.space.widest())
-        return self._costs[key, config]
+        """The same of the cost."""
+        return self.goal.cost(self.op_objectives(key, config), self.of_float)
+
+    def keeps_budgets(self, chosen: Mapping[OpKey, OpConfig]) -> bool:
+        """Whether every budget is kept where some ops have these alternatives, and the others their first."""
+        return not self.goal.budgets or self.goal.within(self.objectives(self.space.config(chosen)))
 
     def ladder(self, key: OpKey) -> list[OpConfig]:
         """The rungs of an op, from narrow to wide, as the objective counts."""

@@ -10,8 +10,11 @@ from typing import Any
 
 from subbyte.adaptor import TunableModel
 from subbyte.algorithms import RecoveryMethod
+from subbyte.spec import TuneConfig
 from subbyte.tuning.accuracy import METRIC, Accuracy
+from subbyte.tuning.budget import check_budgets
 from subbyte.tuning.candidate import Candidate, Encoding
+from subbyte.tuning.measured import measure
 from subbyte.tuning.objective import Goal, objective_of
 from subbyte.tuning.result import TuneResult, Wanted, remember
 from subbyte.tuning.run import Evaluate, Limits, Loop, Watch, evaluate_float
@@ -66,21 +69,22 @@ def search_best(
         progress: told what is done beside trials, and how much of it.
 
     Raises:
-        TuningError: there is nothing to tune, or the study is of another search.
+        TuningError: there is nothing to tune, a budget cannot be kept, or the study is of another search.
         Exception: what the evaluation of the float model raised, three times in a row.
     """
     strategy = strategy_of(task.strategy)
     space = TuningSpace(model.ops, model.alternatives)
-    study = Study(task.storage, _identity(model, task), task.study)
-    baseline = study.baseline
-    if baseline is None:
-        study.baseline = baseline = evaluate_float(task.evaluate, float_model)
-    task.accuracy.check(baseline)
     of_float = {name: objective_of(name).of(model, space.widest()) for name in task.goal.names}
     search = Search(
         space, model, task.goal, task.accuracy, of_float,
         recipes=task.recipes, seed=task.seed, options=task.options, loss_fn=task.loss_fn, progress=progress,
     )  # fmt: skip
+    check_budgets(search)
+    study = Study(task.storage, _identity(model, task), task.study)
+    baseline = study.baseline
+    if baseline is None:
+        study.baseline = baseline = evaluate_float(task.evaluate, float_model)
+    task.accuracy.check(baseline)
     loop = Loop(search, task.evaluate, baseline, study, limits, watch)
     with _saying_how_to_go_on(loop, task.storage):
         loop.run(strategy(search))
@@ -89,10 +93,12 @@ def search_best(
     chosen = Candidate(search.space.widest() if best.failed else best.config, best.recovered)
     converted = search.converted(chosen)
     shown = baseline[METRIC] if set(baseline) == {METRIC} else baseline
+    wholes = {"float": (float_model, TuneConfig({})), "best": (converted, chosen.config)}
+    measured = measure(model, task.goal.names, wholes)
     wanted = Wanted(task.strategy, task.accuracy, task.goal, limits.max_trials, of_float, space.alternatives)
     result = TuneResult(
         converted, best.met, shown, best, loop.trials, search.errors, study.name, wanted, search.part_errors,
-        time.monotonic() - limits.started,
+        time.monotonic() - limits.started, measured,
     )  # fmt: skip
     remember(result)
     return result

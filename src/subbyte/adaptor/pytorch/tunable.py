@@ -19,6 +19,7 @@ from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
 from subbyte.adaptor.pytorch.fusion import Fusions
 from subbyte.adaptor.pytorch.hessian import hessian_traces
+from subbyte.adaptor.pytorch.latency import ModelLatency, Reference
 from subbyte.adaptor.pytorch.modules import handler_of
 from subbyte.adaptor.pytorch.prepare import prepare, quantize
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
@@ -71,6 +72,7 @@ class PyTorchTunableModel(TunableModel):
             self._collected.add(state_of(prepare(model, space, self.batches)).static_quantizers())
         self._ranges = WeightRanges(self._prepared, self._state.graph)
         self._cost = ConfigurationCost(self._prepared, self._state.graph, self._ranges, self._state.float_bytes)
+        self._latencies: dict[int, ModelLatency] = {}  # by the samples of a forward
         self._samples = [batch.first(_SAMPLES) for batch in self.batches[:1]]
         self._expected: list[list[Tensor]] = []
         self.identity: Mapping[str, str] = {"model": _digest_of_model(model), "data": _digest_of_data(self.batches)}
@@ -109,6 +111,27 @@ class PyTorchTunableModel(TunableModel):
 
     def bops(self, config: TuneConfig) -> int:
         return self._cost.bops(config)
+
+    def latency(self, config: TuneConfig, samples: int = 1) -> float:
+        return self._latency_of(samples).of(config)
+
+    def measured_latency(self, model: nn.Module, samples: int = 1) -> float:
+        return self._latency_of(samples).measured(model)
+
+    def _latency_of(self, samples: int) -> ModelLatency:
+        if samples not in self._latencies:
+            batch = self.batches[0]
+            if batch.samples < samples:
+                raise CalibrationError(
+                    f"the latency of {samples} samples at a time is asked for, and the first calibration batch has "
+                    f"{batch.samples}; give a larger one"
+                )
+            config = TuneConfig({key: _quantized(found) for key, found in self.alternatives.items()})
+            self._latencies[samples] = ModelLatency(
+                self.model, self._state.graph, self._capability.fusions, batch.first(samples),
+                Reference(config, self.quantize),
+            )  # fmt: skip
+        return self._latencies[samples]
 
     def output_error(self, key: OpKey, config: OpConfig) -> float:
         given = config
@@ -221,6 +244,11 @@ class _Space:
     def __call__(self, ops: Sequence[OpInfo], /) -> TuneConfig:
         self.alternatives = alternatives(self.capability, ops, self.request, self.first_last)
         return TuneConfig({key: self._chosen.get(key, _observing(each)) for key, each in self.alternatives.items()})
+
+
+def _quantized(choices: Sequence[OpConfig]) -> OpConfig:
+    """The first that is quantized, where there is one."""
+    return next((each for each in choices if not each.is_float), choices[0])
 
 
 def _observing(choices: Sequence[OpConfig]) -> OpConfig:

@@ -4,6 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from subbyte.report.json_text import json_text
@@ -51,6 +52,9 @@ def _plain(result: TuneResult) -> dict[str, Any]:
         "budgets": dict(wanted.goal.budgets),
         "max_trials": wanted.max_trials,
         "float_objectives": dict(wanted.of_float),
+        "measured": {
+            name: {whole: asdict(found) for whole, found in wholes.items()} for name, wholes in result.measured.items()
+        },
         "model": summary(result.model).totals,
         "pareto": {name: [trial.number for trial in pareto(result.trials, name)] for name in wanted.goal.names},
         "ops": [op.to_dict() for op in tuned_ops(result)],

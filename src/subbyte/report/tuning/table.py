@@ -38,6 +38,9 @@ def outcome_rows(result: TuneResult) -> Iterator[tuple[str, str, str, str]]:
         most = wanted.goal.budgets.get(name)
         allowed = "" if most is None else f"at most {objective_text(name, most)}"
         yield name, objective_text(name, wanted.of_float[name]), objective_text(name, value), allowed
+    for name, wholes in result.measured.items():
+        figures = (objective_text(name, wholes[whole].measured) for whole in ("float", "best"))
+        yield f"{name}, measured as a whole", *figures, ""
 
 
 def _of_the_criterion(result: TuneResult) -> str:

@@ -4,9 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from subbyte.spec import OpConfig, OpKey
+from subbyte.tuning.budget import priced
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.sensitivity import Errors
 from subbyte.tuning.strategies.steps import Chosen, tried
+
+_PRICES = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)  # of what is under a budget
 
 At = dict[OpKey, int]  # which rung of its hull each op is on
 
@@ -21,18 +24,26 @@ def traversed(search: Search, errors: Errors) -> Proposals:
     The steps that are tried then are those that were not taken, the most promising first. One that fails harms more
     than its error said, so the errors of that op's further steps are doubled.
 
+    Of a path only models within all budgets are looked at. Where the most accurate of these is not good enough, what is
+    under a budget gets a price, and then a higher one: its savings count beside those of the cost, so that the path
+    comes within the budgets with less error.
+
     Args:
         search: what is wanted.
         errors: that each alternative of each op adds.
     """
-    hulls = {op.key: _hull(search, op.key, errors[op.key]) for op in search.space.tunable}
-    path = list(_path(hulls))
-    low, high = 0, len(path)  # the first is as wide as can be; beyond the last there is nothing
-    while high - low > 1:
-        middle = (low + high) // 2
-        trial = yield from tried(search, _chosen(hulls, path[middle]))
-        low, high = (middle, high) if trial.met else (low, middle)
-    yield from _refined(search, hulls, path[low])
+    for hulls, path in _paths(search, errors):
+        low, high = 0, len(path)  # beyond the last there is nothing
+        if search.goal.budgets:  # the first is not as wide as can be
+            trial = yield from tried(search, _chosen(hulls, path[0]))
+            if not trial.met:
+                continue
+        while high - low > 1:
+            middle = (low + high) // 2
+            trial = yield from tried(search, _chosen(hulls, path[middle]))
+            low, high = (middle, high) if trial.met else (low, middle)
+        yield from _refined(search, hulls, path[low])
+        return
 
 
 @dataclass(frozen=True)
@@ -47,9 +58,27 @@ class Rung:
 Hulls = Mapping[OpKey, Sequence[Rung]]
 
 
-def _hull(search: Search, key: OpKey, errors: Mapping[OpConfig, float]) -> list[Rung]:
+def _paths(search: Search, errors: Errors) -> Iterator[tuple[Hulls, list[At]]]:
+    """Paths within the budgets, each of which begins with a more accurate model than the one before.
+
+    There is one where there are no budgets. If none is within them, the narrowest model is all there is of the last.
+    """
+    least, found = float("inf"), False
+    for price in _PRICES if search.goal.budgets else _PRICES[:1]:
+        hulls = {op.key: _hull(search, op.key, errors[op.key], price) for op in search.space.tunable}
+        whole = list(_path(hulls))
+        path = [at for at in whole if search.keeps_budgets(_chosen(hulls, at))]
+        error = sum(hulls[key][index].error for key, index in path[0].items()) if path else least
+        if error < least:
+            least, found = error, True
+            yield hulls, path
+    if not found:
+        yield hulls, whole[-1:]
+
+
+def _hull(search: Search, key: OpKey, errors: Mapping[OpConfig, float], price: float) -> list[Rung]:
     """The rungs that some lambda takes, from wide to narrow: the lower convex hull of cost against error."""
-    rungs = [Rung(config, search.op_cost(key, config), error) for config, error in errors.items()]
+    rungs = [Rung(config, priced(search, key, config, price), error) for config, error in errors.items()]
     hull: list[Rung] = []
     for rung in sorted(rungs, key=lambda each: (each.error, each.cost)):
         if hull and rung.cost >= hull[-1].cost:
@@ -96,6 +125,9 @@ def _refined(search: Search, hulls: Hulls, at: At) -> Proposals:
             return
         key = max(steps, key=lambda each: steps[each])
         narrower = at | {key: at[key] + 1}
+        if not search.keeps_budgets(_chosen(hulls, narrower)):
+            failed.add((key, narrower[key]))
+            continue
         trial = yield from tried(search, _chosen(hulls, narrower))
         if trial.met:
             at = narrower
