@@ -65,6 +65,7 @@ def test_the_trial_of_a_killed_worker_is_run_again(tmp_path: Path, cluster: Any)
     assert len(lines(log)) == len(set(lines(log))) == 1 + len(result.trials)
 
 
+@pytest.mark.slow
 def test_a_trial_that_kills_every_worker_fails(tmp_path: Path, cluster: Any) -> None:
     result = search_small(
         Dying(tmp_path / "log", once=False), tmp_path / "s.journal", distribution=Ray(workers=1), max_trials=1

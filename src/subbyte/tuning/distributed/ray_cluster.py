@@ -46,6 +46,7 @@ class _RayExecutor(Executor):
     def __init__(self, asked: Ray, evaluation: Evaluation, study: Study) -> None:
         self._ray = _imported_ray()
         self._study = study
+        self._hired: list[Any] = []
         self._is_ours = not self._ray.is_initialized()
         if self._is_ours:
             self._ray.init(log_to_driver=False, include_dashboard=False, configure_logging=False)
@@ -53,7 +54,7 @@ class _RayExecutor(Executor):
             self._sent = self._send(evaluation)
             self._actor = self._ray.remote(num_cpus=asked.cpus, num_gpus=asked.gpus)(_Worker)
             cpus = self._ray.cluster_resources().get("CPU", 1)
-            self._idle = [self._hired() for _ in range(asked.workers or max(1, int(cpus / asked.cpus)))]
+            self._idle = [self._hire() for _ in range(asked.workers or max(1, int(cpus / asked.cpus)))]
             self._wait_until_ready()
         except BaseException:
             self.close()
@@ -64,13 +65,15 @@ class _RayExecutor(Executor):
         try:
             return self._ray.put(replace(evaluation, search=search))
         except Exception as error:  # of whatever cannot be pickled
+            cause = error.__cause__ or error
             raise TuningError(
-                f"the search cannot be sent to Ray's workers: {error}; model, data and evaluate must be picklable "
+                f"the search cannot be sent to Ray's workers: {cause}; model, data and evaluate must be picklable "
                 "(open files, locks and generators are not)"
             ) from error
 
-    def _hired(self) -> Any:
-        return self._actor.remote(self._sent)
+    def _hire(self) -> Any:
+        self._hired.append(self._actor.remote(self._sent))
+        return self._hired[-1]
 
     def _wait_until_ready(self) -> None:
         try:
@@ -91,7 +94,7 @@ class _RayExecutor(Executor):
             (ended,), _ = self._ray.wait(list(running), num_returns=1)
             worker, key = running.pop(ended)
             record = self._record(ended, key, lost)
-            self._idle.append(self._hired() if record is None or record.problem == _LOST else worker)
+            self._idle.append(self._hire() if record is None or record.problem == _LOST else worker)
             if record is None:
                 queue.appendleft(key)
                 continue
@@ -111,7 +114,7 @@ class _RayExecutor(Executor):
         if self._is_ours:
             self._ray.shutdown()
         else:
-            for worker in self._idle:
+            for worker in self._hired:
                 self._ray.kill(worker)
 
 
