@@ -17,7 +17,17 @@ from subbyte.config import PostTrainingQuantConfig, as_request
 from subbyte.errors import ConfigError, RecoveryError
 from subbyte.numerics import QuantizedTensor
 from subbyte.report.tuning.live import shown_live
-from subbyte.tuning import DEFAULT_FILE, Accuracy, Limits, Task, TuneResult, read_goal, search_best, tuning_result
+from subbyte.tuning import (
+    DEFAULT_FILE,
+    Accuracy,
+    Limits,
+    Task,
+    TuneResult,
+    distribution_of,
+    read_goal,
+    search_best,
+    tuning_result,
+)  # fmt: skip
 
 BUILT_IN = "pytorch_cpu"
 
@@ -155,6 +165,7 @@ def tune(
     seed: int = 0,
     storage: Any = DEFAULT_FILE,
     study: str | None = None,
+    distributed: Any = None,
 ) -> TuneResult:
     """The smallest, or fastest, quantized model that loses no more accuracy than is tolerable.
 
@@ -182,6 +193,8 @@ def tune(
         storage: keeps the trials: a file (SQLite), a database's URL, or an Optuna storage.
         study: the study's name in the storage, to go on with; left out, a search that was interrupted is taken up, and
             else a new one begins.
+        distributed: `"shared"`: every process that makes this call, with the same storage and study, takes part in one
+            search; `"ray"`: trials run on a Ray cluster; or `tuning.Shared(...)`, `tuning.Ray(...)` with settings.
 
     Raises:
         SubbyteError: one of its kinds, if something that is asked is not right.
@@ -196,7 +209,7 @@ def tune(
     task = Task(
         evaluate, Accuracy(max_loss, criterion == "relative", higher_is_better, metric_weights or {}),
         read_goal(objective, budgets), strategy, strategy_options or {}, _methods(request, recover), seed, loss_fn,
-        storage, study,
+        storage, study, distribution_of(distributed),
     )  # fmt: skip
     return _searched(model, tunable, task, Limits(max_trials, timeout))
 

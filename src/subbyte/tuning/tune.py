@@ -4,24 +4,28 @@ import hashlib
 import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from subbyte.adaptor import TunableModel
 from subbyte.algorithms import RecoveryMethod
+from subbyte.errors import TuningError
 from subbyte.spec import TuneConfig
 from subbyte.tuning.accuracy import METRIC, Accuracy
 from subbyte.tuning.budget import check_budgets
 from subbyte.tuning.candidate import Candidate, Encoding
+from subbyte.tuning.distributed import Distribution, Local
+from subbyte.tuning.evaluation import Evaluate, Evaluation, evaluate_float
 from subbyte.tuning.measured import measure
 from subbyte.tuning.objective import Goal, objective_of
 from subbyte.tuning.result import TuneResult, Wanted, remember
-from subbyte.tuning.run import Evaluate, Limits, Loop, Watch, evaluate_float
+from subbyte.tuning.run import Limits, Loop, Watch
 from subbyte.tuning.search import Progress, Search
 from subbyte.tuning.space import TuningSpace
+from subbyte.tuning.storage import DEFAULT_FILE
 from subbyte.tuning.strategies import strategy_of
-from subbyte.tuning.study import DEFAULT_FILE, Study
+from subbyte.tuning.study import Study
 from subbyte.tuning.trial import best_of
 
 
@@ -40,6 +44,7 @@ class Task:
         loss_fn: for strategies that need gradients.
         storage: of the study.
         study: its name in the storage; None takes up the newest that was interrupted, or begins one.
+        distribution: who tries the candidates.
     """
 
     evaluate: Evaluate
@@ -52,6 +57,7 @@ class Task:
     loss_fn: Callable[..., Any] | None = None
     storage: Any = DEFAULT_FILE
     study: str | None = None
+    distribution: Distribution = field(default_factory=Local)
 
 
 def search_best(
@@ -74,6 +80,8 @@ def search_best(
     """
     strategy = strategy_of(task.strategy)
     space = TuningSpace(model.ops, model.alternatives)
+    if task.distribution.needs_name and task.study is None:
+        raise TuningError("processes that share a search need a study of the same name: give study=, and storage=")
     of_float = {name: objective_of(name).of(model, space.widest()) for name in task.goal.names}
     search = Search(
         space, model, task.goal, task.accuracy, of_float,
@@ -83,11 +91,12 @@ def search_best(
     study = Study(task.storage, _identity(model, task), task.study)
     baseline = study.baseline
     if baseline is None:
-        study.baseline = baseline = evaluate_float(task.evaluate, float_model)
+        baseline = study.keep_baseline(evaluate_float(task.evaluate, float_model))
     task.accuracy.check(baseline)
-    loop = Loop(search, task.evaluate, baseline, study, limits, watch)
-    with _saying_how_to_go_on(loop, task.storage):
-        loop.run(strategy(search))
+    with closing(task.distribution.executor(Evaluation(search, task.evaluate, baseline), study)) as executor:
+        loop = Loop(search, baseline, study, executor, limits, watch)
+        with _saying_how_to_go_on(loop, task.storage):
+            loop.run(strategy(search))
     study.end()
     best = best_of(loop.trials) or loop.trials[0]
     chosen = Candidate(search.space.widest() if best.failed else best.config, best.recovered)
