@@ -39,8 +39,8 @@ def outcome_rows(result: TuneResult) -> Iterator[tuple[str, str, str, str]]:
         allowed = "" if most is None else f"at most {objective_text(name, most)}"
         yield name, objective_text(name, wanted.of_float[name]), objective_text(name, value), allowed
     for name, wholes in result.measured.items():
-        figures = (objective_text(name, wholes[whole].measured) for whole in ("float", "best"))
-        yield f"{name}, measured as a whole", *figures, ""
+        of_float, of_best = (objective_text(name, wholes[whole].measured) for whole in ("float", "best"))
+        yield f"{name}, measured as a whole", of_float, of_best, ""
 
 
 def _of_the_criterion(result: TuneResult) -> str:
