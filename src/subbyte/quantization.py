@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from subbyte.adaptor import TunableModel
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
 from subbyte.adaptor.pytorch.batch import batches
 from subbyte.adaptor.pytorch.convert import convert, convert_in_place, packed_weights
@@ -15,7 +16,18 @@ from subbyte.capability import Capability, load_capability
 from subbyte.config import PostTrainingQuantConfig, as_request
 from subbyte.errors import ConfigError, RecoveryError
 from subbyte.numerics import QuantizedTensor
-from subbyte.tuning import DEFAULT_FILE, Accuracy, Limits, Task, TuneResult, read_goal, search_best, tuning_result
+from subbyte.report.tuning.live import shown_live
+from subbyte.tuning import (
+    DEFAULT_FILE,
+    Accuracy,
+    Limits,
+    Task,
+    TuneResult,
+    distribution_of,
+    read_goal,
+    search_best,
+    tuning_result,
+)  # fmt: skip
 
 BUILT_IN = "pytorch_cpu"
 
@@ -126,7 +138,7 @@ def fit(
     )
     limits = Limits(search.max_trials, search.timeout or None, first_met=not search.timeout)
     tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, data, None, _sampling_size(request))
-    result: nn.Module = search_best(model, tunable, task, limits).model
+    result: nn.Module = _searched(model, tunable, task, limits).model
     return result
 
 
@@ -153,6 +165,7 @@ def tune(
     seed: int = 0,
     storage: Any = DEFAULT_FILE,
     study: str | None = None,
+    distributed: Any = None,
 ) -> TuneResult:
     """The smallest, or fastest, quantized model that loses no more accuracy than is tolerable.
 
@@ -180,6 +193,8 @@ def tune(
         storage: keeps the trials: a file (SQLite), a database's URL, or an Optuna storage.
         study: the study's name in the storage, to go on with; left out, a search that was interrupted is taken up, and
             else a new one begins.
+        distributed: `"shared"`: every process that makes this call, with the same storage and study, takes part in one
+            search; `"ray"`: trials run on a Ray cluster; or `tuning.Shared(...)`, `tuning.Ray(...)` with settings.
 
     Raises:
         SubbyteError: one of its kinds, if something that is asked is not right.
@@ -194,9 +209,9 @@ def tune(
     task = Task(
         evaluate, Accuracy(max_loss, criterion == "relative", higher_is_better, metric_weights or {}),
         read_goal(objective, budgets), strategy, strategy_options or {}, _methods(request, recover), seed, loss_fn,
-        storage, study,
+        storage, study, distribution_of(distributed),
     )  # fmt: skip
-    return search_best(model, tunable, task, Limits(max_trials, timeout))
+    return _searched(model, tunable, task, Limits(max_trials, timeout))
 
 
 def query_fw_capability(model: nn.Module, data: Any = None, *, capability: Any = None) -> dict[str, Any]:
@@ -207,6 +222,11 @@ def query_fw_capability(model: nn.Module, data: Any = None, *, capability: Any =
 def weights(model: nn.Module) -> dict[str, QuantizedTensor]:
     """The quantized weights of a prepared or converted model, by op name."""
     return packed_weights(model)
+
+
+def _searched(model: nn.Module, tunable: TunableModel, task: Task, limits: Limits) -> TuneResult:
+    with shown_live(task.accuracy, task.goal, limits) as live:
+        return search_best(model, tunable, task, limits, live.watch, live.progress)
 
 
 def _methods(config: Any, asked: Any) -> list[RecoveryMethod]:

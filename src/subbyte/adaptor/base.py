@@ -11,6 +11,8 @@ from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
 class TunableModel(ABC):
     """A calibrated model that takes one configuration after another, and knows what each would cost.
 
+    It can be pickled: what it is made of is, and it is made anew, calibrated on the same data, where it is unpickled.
+
     Attributes:
         ops: those that can be configured, in the order they run.
         alternatives: for each op the configurations that it may have.

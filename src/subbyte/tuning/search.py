@@ -15,6 +15,7 @@ from subbyte.tuning.trial import Trial
 
 # A strategy yields candidates that may be tried side by side, and is sent their trials, in the same order.
 Proposals = Generator[Sequence[Candidate], Sequence[Trial], None]
+Progress = Callable[[str, float], None]
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Search:
         loss_fn: from a model and a batch to a differentiable loss, for strategies that need gradients.
         progress: told what is measured before the first trial, and how much of it is done.
         errors: of the model's outputs by each alternative of each op, once they are measured (see `errors_of`).
+        part_errors: the same of the weight of an op alone quantized, and of its inputs alone.
     """
 
     space: TuningSpace
@@ -44,8 +46,9 @@ class Search:
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
     loss_fn: Callable[..., Any] | None = None
-    progress: Callable[[str, float], None] = lambda what, share: None
+    progress: Progress = lambda what, share: None
     errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
+    part_errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
     _added: dict[tuple[OpKey, OpConfig], dict[str, float]] = field(default_factory=dict)
 
     def realized(self, candidate: Candidate) -> Any:

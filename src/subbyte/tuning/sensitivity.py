@@ -17,6 +17,7 @@ def errors_of(search: Search) -> Errors:
             continue
         alternatives = search.space.alternatives[op.key]
         alone = {part: search.model.output_error(op.key, part) for part in dict.fromkeys(_all_parts(alternatives))}
+        search.part_errors[op.key] = alone
         found[op.key] = {config: sum(alone[part] for part in parts(config)) for config in alternatives}
         search.progress("measuring each op", (index + 1) / len(ops))
     return found

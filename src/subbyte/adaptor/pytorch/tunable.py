@@ -59,6 +59,7 @@ class PyTorchTunableModel(TunableModel):
             raise CalibrationError("tuning needs calibration data: one batch at least, which need not be labelled")
         self.model = model
         self._capability = capability
+        self._request, self._first_last = request, first_last
         self.batches: Sequence[Batch] = list(batches(data, limit))
         space = _Space(capability, request, first_last)
         self._prepared = prepare(model, space, self.batches).eval()
@@ -76,6 +77,9 @@ class PyTorchTunableModel(TunableModel):
         self._samples = [batch.first(_SAMPLES) for batch in self.batches[:1]]
         self._expected: list[list[Tensor]] = []
         self.identity: Mapping[str, str] = {"model": _digest_of_model(model), "data": _digest_of_data(self.batches)}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.model, self._capability, self._request, self.batches, self._first_last)
 
     def apply(self, config: TuneConfig) -> nn.Module:
         state = self._state
