@@ -66,14 +66,22 @@ class Logged:
         log: where.
         seconds: that it takes.
         at: done with the number of this process's evaluations so far.
+        company: processes that must have a candidate in hand before any goes on.
     """
 
-    def __init__(self, log: Path, seconds: float = 0.0, at: Callable[[int], None] = lambda count: None) -> None:
+    def __init__(
+        self, log: Path, seconds: float = 0.0, at: Callable[[int], None] = lambda count: None, company: int = 1
+    ) -> None:
+        self.company = company
         self.log, self.seconds, self.at, self.count = log, seconds, at, 0
 
     def __call__(self, config: Any) -> float:
         self.at(self.count)
         self.count += 1
+        if config is not None:
+            self.log.with_suffix(f".{os.getpid()}").touch()
+            while len(list(self.log.parent.glob(f"{self.log.stem}.[0-9]*"))) < self.company:
+                time.sleep(0.02)
         time.sleep(self.seconds)
         with self.log.open("a") as file:
             file.write(f"{os.getpid()} {'float' if config is None else shown(config)}\n")
@@ -121,7 +129,7 @@ def run_alone(storage: Path, log: Path, at: Callable[[int], None]) -> None:
     search_small(Logged(log, at=at), storage, study="small")
 
 
-def run_shared(storage: Path, log: Path, found: Path, at: Callable[[int], None] = lambda count: None) -> None:
+def run_shared(storage: Path, log: Path, found: Path, at: Callable[[int], None], company: int) -> None:
     """In a process of its own; the trials' configurations and the best go to a file."""
-    result = search_small(Logged(log, 0.1, at), storage, study="small", distribution=Shared(STALE))
+    result = search_small(Logged(log, 0.05, at, company), storage, study="small", distribution=Shared(STALE))
     found.write_text("\n".join([*(shown(trial.config) for trial in result.trials), str(result.best.number)]))

@@ -25,8 +25,8 @@ def alone(count: int) -> None:
     """Nothing."""
 
 
-def started(storage: Path, log: Path, found: Path, at: Callable[[int], None] = alone) -> Any:
-    process = PROCESSES.Process(target=run_shared, args=(storage, log, found, at))
+def started(storage: Path, log: Path, found: Path, at: Callable[[int], None] = alone, company: int = 1) -> Any:
+    process = PROCESSES.Process(target=run_shared, args=(storage, log, found, at, company))
     process.start()
     return process
 
@@ -39,7 +39,7 @@ def tried(log: Path) -> list[str]:
 def test_two_processes_share_the_trials(tmp_path: Path, name: str) -> None:
     whole = search_small(Logged(tmp_path / "whole.log"), tmp_path / "whole.journal")
     log = tmp_path / "log"
-    processes = [started(tmp_path / name, log, tmp_path / f"found{index}") for index in range(2)]
+    processes = [started(tmp_path / name, log, tmp_path / f"found{index}", company=2) for index in range(2)]
     for process in processes:
         process.join(60)
         assert process.exitcode == 0

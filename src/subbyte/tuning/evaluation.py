@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from subbyte.tuning.accuracy import Metrics, read_metrics
@@ -47,7 +47,6 @@ class Evaluation:
         """Try a candidate; whatever goes wrong is its problem, in the record."""
         started, evaluation = time.perf_counter(), 0.0
         metrics: Metrics = {}
-        values: tuple[float, float] | None = None
         problem = ""
         try:
             model = self.search.realized(candidate)
@@ -56,7 +55,14 @@ class Evaluation:
                 metrics = read_metrics(self.evaluate(model))
             finally:
                 evaluation = time.perf_counter() - began
-            values = (self.search.accuracy.loss(metrics, self.baseline), self.search.cost(candidate.config))
+            self.search.accuracy.loss(metrics, self.baseline)
         except Exception as error:  # the user's own code may raise anything: the trial has failed, the search goes on
             metrics, problem = {}, f"{type(error).__name__}: {error}"
-        return Record(key, metrics, time.perf_counter() - started, evaluation, problem, values)
+        return Record(key, metrics, time.perf_counter() - started, evaluation, problem)
+
+    def valued(self, record: Record, candidate: Candidate) -> Record:
+        """With loss and cost, which the process that runs the search counts: a worker may be another machine."""
+        if record.problem:
+            return record
+        loss = self.search.accuracy.loss(record.metrics, self.baseline)
+        return replace(record, values=(loss, self.search.cost(candidate.config)))

@@ -25,5 +25,5 @@ class _LocalExecutor(Executor):
     def records(self, wanted: Mapping[str, Candidate], is_late: IsLate) -> Iterator[Record]:
         for key, candidate in wanted.items():
             record = self.evaluation.record(key, candidate)
-            self.study.add(record)
+            self.study.add(self.evaluation.valued(record, candidate))
             yield record

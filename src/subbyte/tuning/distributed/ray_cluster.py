@@ -45,7 +45,7 @@ class Ray(Distribution):
 class _RayExecutor(Executor):
     def __init__(self, asked: Ray, evaluation: Evaluation, study: Study) -> None:
         self._ray = _imported_ray()
-        self._study = study
+        self._study, self._evaluation = study, evaluation
         self._hired: list[Any] = []
         self._is_ours = not self._ray.is_initialized()
         if self._is_ours:
@@ -98,7 +98,7 @@ class _RayExecutor(Executor):
             if record is None:
                 queue.appendleft(key)
                 continue
-            self._study.add(record)
+            self._study.add(self._evaluation.valued(record, wanted[key]))
             yield record
 
     def _record(self, ended: Any, key: str, lost: dict[str, int]) -> Record | None:

@@ -59,6 +59,7 @@ class _SharedExecutor(Executor):
             claim = None if key in taken else self.claims.take(key)
             if claim is not None:
                 with self.claims.held(claim):
-                    self.claims.fulfil(claim, self.evaluation.record(key, candidate))
+                    record = self.evaluation.record(key, candidate)
+                    self.claims.fulfil(claim, self.evaluation.valued(record, candidate))
                 return True
         return False
