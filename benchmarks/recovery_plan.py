@@ -45,6 +45,7 @@ def _in_blocks(
 
 
 CORRECTED = "gptq corrected"
+LONGER = "reconstruct, 1200 steps"
 HQQ_AND_CORRECTED = f"hqq + {CORRECTED}"
 
 PRECISIONS: dict[str, dict[str, Precision]] = {
@@ -58,7 +59,7 @@ PRECISIONS: dict[str, dict[str, Precision]] = {
     "resnet32": {
         "w8a8": _ends_int8("w8a8", 0.1, "bias_correction", "gptq", "gptq + bias_correction", "reconstruct"),
         "w4a8": _ends_int8("w4a8", 0.2, "gptq", "reconstruct"),
-        "w4a4": _ends_int8("w4a4", 0.5, "reconstruct"),
+        "w4a4": _ends_int8("w4a4", 0.5, "reconstruct", LONGER),
         "w3a3": _ends_int8("w3a3", 2.0, "reconstruct"),
         "w2a8": _ends_int8("w2a8", 4.0, "reconstruct"),
     },
@@ -79,7 +80,10 @@ PRECISIONS: dict[str, dict[str, Precision]] = {
 }
 
 
-VARIANTS: dict[str, tuple[str, dict[str, object]]] = {CORRECTED: ("gptq", {"inputs": "corrected"})}
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    CORRECTED: ("gptq", {"inputs": "corrected"}),
+    LONGER: ("reconstruct", {"steps": 1200}),
+}
 
 
 def _labelled(*rows: Sequence[str]) -> dict[str, Sequence[str]]:
@@ -101,7 +105,7 @@ _FOR_IMAGES = _labelled(
 )
 METHODS: dict[str, dict[str, Sequence[str]]] = {
     "resnet20": _FOR_IMAGES,
-    "resnet32": _labelled([], ["bias_correction"], ["gptq"], ["gptq", "bias_correction"], ["reconstruct"]),
+    "resnet32": _labelled([], ["bias_correction"], ["gptq"], ["gptq", "bias_correction"], ["reconstruct"], [LONGER]),
     "stories260K": _labelled(
         [],
         ["rotate"],

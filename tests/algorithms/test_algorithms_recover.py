@@ -260,3 +260,30 @@ def test_a_block_that_does_not_fit_in_memory(
     monkeypatch.setattr("subbyte.adaptor.pytorch.prepared.memory._MEMINFO", tmp_path / "meminfo")
     with pytest.raises(CalibrationError, match=r"takes 0.0 GiB, and 0.0 GiB are free; give fewer samples"):
         subbyte.quantize(model, "w3a4", images, recover=[QUICK])
+
+
+class Deciding(nn.Module):
+    """Runs its second layer once more where the first gives large values."""
+
+    limit = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.again = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        for _ in range(1 + int(y.abs().max() > self.limit)):
+            y = self.again(y)
+        return y
+
+
+@pytest.mark.parametrize("method", ["reconstruct", "clip"])
+def test_calls_that_hang_on_quantized_values_are_refused(method: str) -> None:
+    model, x = randomized(Deciding()), seeded((32, 8))
+    with torch.no_grad():
+        largest = [float(net.first(x).abs().max()) for net in (model, subbyte.prepare(model, "w2a8", x))]
+    model.limit = sum(largest) / 2
+    with pytest.raises(RecoveryError, match=r"'again' is called more often in the .* model.*op_name_dict"):
+        subbyte.prepare(model, "w2a8", x, recover=[method])

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor
 
-from subbyte.adaptor.pytorch.prepared import PreparedModel, WeightedOp
+from subbyte.adaptor.pytorch.prepared import PreparedModel, WeightedOp, paired
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.obstacles import hidden_input
@@ -93,7 +93,7 @@ class Clip(RecoveryMethod):
 
 def _inputs(model: PreparedModel, op: WeightedOp, quantizer: ActivationQuantizer) -> Iterator[tuple[Tensor, Tensor]]:
     """Of each call that the quantizer stands at: the input in the quantized and in the float model."""
-    for calls, float_calls in zip(model.quantized_calls(op.name), model.float_calls(op.name), strict=True):
-        for call, float_call in zip(calls, float_calls, strict=True):
+    for calls, float_calls in zip(model.quantized_calls(op.name), model.float_calls(op.name), strict=True):  # by batch
+        for call, float_call in paired(op.name, calls, float_calls):
             if call.quantizer is quantizer:
                 yield call.input.float(), float_call.input.float()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from subbyte.adaptor.pytorch.prepared import Call, PreparedModel, WeightedOp
+from subbyte.adaptor.pytorch.prepared import Call, PreparedModel, WeightedOp, paired
 from subbyte.errors import CalibrationError
 
 
@@ -44,7 +44,7 @@ def input_moments(model: PreparedModel, name: str) -> InputMoments:
         CalibrationError: no calibration batch reaches the op.
     """
     op, own, cross = model.ops[name], _Mean(name), _Mean(name)
-    for call, float_call in zip(model.op_calls(name), model.float_op_calls(name), strict=True):
+    for call, float_call in paired(name, model.op_calls(name), model.float_op_calls(name)):
         x = op.columns(call.quantized_input.float())
         own.add(x, x)
         cross.add(op.columns(float_call.input.float()), x)

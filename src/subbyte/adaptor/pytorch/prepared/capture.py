@@ -1,8 +1,9 @@
 """The calls that one module of a model gets, batch by batch."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from subbyte.adaptor.pytorch.quantized_module import QuantizedModule
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.adaptor.pytorch.tensors import tensors_in
 from subbyte.adaptor.pytorch.unchanged import unchanged
+from subbyte.errors import RecoveryError
 
 
 @dataclass(frozen=True)
@@ -124,3 +126,20 @@ def _own(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
         return leaf.detach().clone()
     return leaf if isinstance(leaf, SIMPLE) else copy.deepcopy(leaf)
+
+
+def paired(name: str, calls: Iterable[Call], reference: Iterable[Call]) -> Iterator[tuple[Call, Call]]:
+    """The calls that a module gets in the quantized and in the float model, each with its counterpart.
+
+    Raises:
+        RecoveryError: one of the models calls it more often.
+    """
+    for call, float_call in zip_longest(calls, reference):
+        if call is None or float_call is None:
+            more = "float" if call is None else "quantized"
+            raise RecoveryError(
+                f"{name!r} is called more often in the {more} model: how often hangs on values that quantization "
+                "changes, so its outputs cannot be compared; leave it float "
+                f"('op_name_dict': {{{name!r}: 'fp32'}}), or use methods that need no such calls (hqq, equalize)"
+            )
+        yield call, float_call

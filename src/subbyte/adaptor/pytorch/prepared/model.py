@@ -1,5 +1,6 @@
 """A prepared model with its calibration data, as methods that recover accuracy work on it."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +16,7 @@ from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.phase import Phase
 from subbyte.adaptor.pytorch.prepared.blocks import find_blocks
-from subbyte.adaptor.pytorch.prepared.capture import Call, calls_during, stream_calls
+from subbyte.adaptor.pytorch.prepared.capture import Call, calls_during, paired, stream_calls
 from subbyte.adaptor.pytorch.prepared.chain import Link, find_links
 from subbyte.adaptor.pytorch.prepared.data_flow import DataFlow, data_flow
 from subbyte.adaptor.pytorch.prepared.memory import check_fits
@@ -153,6 +154,7 @@ class PreparedModel:
         else:
             self._last = None  # before as much memory again is taken
             found = self._collect(name, self.quantized_calls(name)), self._collect(name, self.float_calls(name))
+            deque(paired(name, *found), maxlen=0)  # refuses what has no counterpart
         self._last = (name, *found)
         return found
 
