@@ -2,8 +2,15 @@
 
 import os
 
+import pytest
 import torch
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported: without a GPU its kernels run on CPU tensors
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_latencies(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What tests measure is not kept where the user's measurements are."""
+    os.environ["SUBBYTE_LATENCY_FILE"] = str(tmp_path_factory.mktemp("latency") / "latency.json")

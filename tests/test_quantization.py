@@ -1,6 +1,7 @@
 """The public calls, as a user writes them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -269,9 +270,29 @@ def test_bad_models_are_refused(model: nn.Module, images: torch.Tensor) -> None:
         subbyte.quantize("model", "w4a4", images)
 
 
-def test_eval_func_is_refused_until_tuning_is_there(model: nn.Module, images: torch.Tensor) -> None:
-    with pytest.raises(ConfigError, match="eval_func"):
-        quantization.fit(model, PostTrainingQuantConfig(), [images], eval_func=lambda model: 1.0)
+def test_fit_with_an_evaluation_tunes(model: nn.Module, images: torch.Tensor, tmp_path: Path) -> None:
+    expected = model(images)
+
+    def closeness(candidate: nn.Module) -> float:
+        return 1.0 - float((candidate(images) - expected).norm() / expected.norm())
+
+    for criterion, best in (
+        (subbyte.TuningCriterion(objective="size"), 0),
+        ({"objective": "size", "timeout": 60}, None),
+    ):
+        conf = PostTrainingQuantConfig(
+            tuning_criterion=criterion, accuracy_criterion={"tolerable_loss": 0.2, "criterion": "absolute"}
+        )
+        tuned = quantization.fit(model, conf, [(images, 0)], closeness, storage=tmp_path / "study.db")
+        result = subbyte.tuning_result(tuned)
+        assert result.criterion_met
+        assert closeness(tuned) == result.best.metric
+        if best is not None:  # it ends with the first that is good enough
+            assert len(result.trials) == 1
+        else:
+            assert result.best.size < result.trials[0].size
+    with pytest.raises(subbyte.ModelError, match="no search of this process gave this model"):
+        subbyte.tuning_result(model)
 
 
 def test_a_tune_config_for_an_op_that_is_not_there(model: nn.Module, images: torch.Tensor) -> None:

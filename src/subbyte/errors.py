@@ -99,3 +99,11 @@ def _misfit(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         hints = [nearest(key, allowed) for key in kwargs if key not in allowed]
         return f"{cls.__name__}: {problem}{''.join(hints[:1])} (allowed: {', '.join(allowed)})"
     return ""
+
+
+class TuningError(ConfigError):
+    """What is asked of tuning has no meaning, or its study is of another model."""
+
+
+class EvaluationError(SubbyteError):
+    """An evaluation returned no usable metric."""

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from subbyte.adaptor import TunableModel
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
 from subbyte.adaptor.pytorch.batch import batches
 from subbyte.adaptor.pytorch.convert import convert, convert_in_place, packed_weights
@@ -15,10 +16,22 @@ from subbyte.capability import Capability, load_capability
 from subbyte.config import PostTrainingQuantConfig, as_request
 from subbyte.errors import ConfigError, RecoveryError
 from subbyte.numerics import QuantizedTensor
+from subbyte.report.tuning.live import shown_live
+from subbyte.tuning import (
+    DEFAULT_FILE,
+    Accuracy,
+    Limits,
+    Task,
+    TuneResult,
+    distribution_of,
+    read_goal,
+    search_best,
+    tuning_result,
+)  # fmt: skip
 
 BUILT_IN = "pytorch_cpu"
 
-__all__ = ["convert", "fit", "prepare", "quantize", "query_fw_capability", "weights"]
+__all__ = ["convert", "fit", "prepare", "quantize", "query_fw_capability", "tune", "tuning_result", "weights"]
 
 
 def quantize(
@@ -86,25 +99,119 @@ def fit(
     model: nn.Module,
     conf: Any,
     calib_dataloader: Any = None,
-    eval_func: Callable[[nn.Module], float] | None = None,
+    eval_func: Callable[[nn.Module], Any] | None = None,
     *,
     capability: Any = None,
+    storage: Any = DEFAULT_FILE,
 ) -> nn.Module:
-    """Quantize as a PostTrainingQuantConfig says, with the names of Intel Neural Compressor 2.x.
+    """Quantize as a PostTrainingQuantConfig says, with the names and defaults of Intel Neural Compressor 2.x.
+
+    With an evaluation the model is tuned by the config's accuracy and tuning criteria, and `tuning_result` of what
+    comes back tells how; unlike there, the best model found comes back also where none is good enough.
 
     Args:
         model: float; not changed.
         conf: what to do.
         calib_dataloader: data as for `quantize`; of an (input, label) pair the label is dropped.
-        eval_func: for accuracy-aware tuning, which this version does not have.
+        eval_func: from a model to its metric, or to several by name.
         capability: as for `quantize`.
+        storage: keeps the trials, as for `tune`.
 
     Raises:
-        ConfigError: eval_func is given.
+        SubbyteError: one of its kinds, if something that is asked is not right.
     """
-    if eval_func is not None:
-        raise ConfigError("eval_func asks for accuracy-aware tuning, which is not there yet; leave it out")
-    return quantize(model, conf, _without_labels(calib_dataloader), capability=capability)
+    data = _without_labels(calib_dataloader)
+    if eval_func is None:
+        return quantize(model, conf, data, capability=capability)
+    request = as_request(conf)
+    if not isinstance(request, PostTrainingQuantConfig):
+        raise ConfigError("a TuneConfig says what every op gets, so there is nothing to tune; leave eval_func out")
+    wanted, search = request.accuracy_criterion, request.tuning_criterion
+    task = Task(
+        eval_func,
+        Accuracy(wanted.tolerable_loss, wanted.criterion == "relative", wanted.higher_is_better),
+        read_goal(search.objective),
+        search.strategy,
+        search.strategy_kwargs or {},
+        _methods(request, None),
+        storage=storage,
+    )
+    limits = Limits(search.max_trials, search.timeout or None, first_met=not search.timeout)
+    tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, data, None, _sampling_size(request))
+    result: nn.Module = _searched(model, tunable, task, limits).model
+    return result
+
+
+def tune(
+    model: nn.Module,
+    data: Any,
+    evaluate: Callable[[nn.Module], Any],
+    *,
+    config: Any = None,
+    first_last: str | None = None,
+    capability: Any = None,
+    max_loss: float = 0.01,
+    criterion: Literal["relative", "absolute"] = "relative",
+    higher_is_better: bool | Mapping[str, bool] = True,
+    metric_weights: Mapping[str, float] | None = None,
+    objective: str | Mapping[str, float] = "size",
+    budgets: Mapping[str, float] | None = None,
+    strategy: str = "sensitivity",
+    strategy_options: Mapping[str, Any] | None = None,
+    recover: Any = None,
+    loss_fn: Callable[..., Any] | None = None,
+    max_trials: int = 60,
+    timeout: float | None = None,
+    seed: int = 0,
+    storage: Any = DEFAULT_FILE,
+    study: str | None = None,
+    distributed: Any = None,
+) -> TuneResult:
+    """The smallest, or fastest, quantized model that loses no more accuracy than is tolerable.
+
+    Args:
+        model: float; not changed.
+        data: calibration data, as for `quantize`.
+        evaluate: from a model, in eval(), to its metric: a number, or several by name.
+        config: what is fixed and which alternatives there are, in any form that `quantize` takes but a TuneConfig; left
+            out, every op may have the integers of two to eight bits and fp32.
+        first_last: the precision of the first and last layers.
+        capability: as for `quantize`.
+        max_loss: how much worse than the float model's the metric may be.
+        criterion: whether that is a share of the metric or in its own units.
+        higher_is_better: of all metrics, or of each by name.
+        metric_weights: of several metrics, whose weighted mean loss then counts; else the worst of all does.
+        objective: what to make small: `size` (bytes), `bops` (bit operations), or several with weights.
+        budgets: what objectives may be at most, by name.
+        strategy: how the space is searched, by name.
+        strategy_options: of the strategy.
+        recover: recovery methods, as for `quantize`, that are tried before an op is given a wider rung.
+        loss_fn: from a model and a batch of data to a loss, for strategies that need gradients.
+        max_trials: evaluations at most.
+        timeout: seconds at most; None is no limit.
+        seed: of all that is random.
+        storage: keeps the trials: a file (SQLite), a database's URL, or an Optuna storage.
+        study: the study's name in the storage, to go on with; left out, a search that was interrupted is taken up, and
+            else a new one begins.
+        distributed: `"shared"`: every process that makes this call, with the same storage and study, takes part in one
+            search; `"ray"`: trials run on a Ray cluster; or `tuning.Shared(...)`, `tuning.Ray(...)` with settings.
+
+    Raises:
+        SubbyteError: one of its kinds, if something that is asked is not right.
+        Exception: what `evaluate` raised of the float model, three times in a row.
+    """
+    request = as_request({} if config is None else config)
+    if not isinstance(request, PostTrainingQuantConfig):
+        raise ConfigError(
+            "a TuneConfig says what every op gets, so there is nothing to tune; give alternatives instead"
+        )
+    tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, data, first_last, _sampling_size(request))
+    task = Task(
+        evaluate, Accuracy(max_loss, criterion == "relative", higher_is_better, metric_weights or {}),
+        read_goal(objective, budgets), strategy, strategy_options or {}, _methods(request, recover), seed, loss_fn,
+        storage, study, distribution_of(distributed),
+    )  # fmt: skip
+    return _searched(model, tunable, task, Limits(max_trials, timeout))
 
 
 def query_fw_capability(model: nn.Module, data: Any = None, *, capability: Any = None) -> dict[str, Any]:
@@ -115,6 +222,11 @@ def query_fw_capability(model: nn.Module, data: Any = None, *, capability: Any =
 def weights(model: nn.Module) -> dict[str, QuantizedTensor]:
     """The quantized weights of a prepared or converted model, by op name."""
     return packed_weights(model)
+
+
+def _searched(model: nn.Module, tunable: TunableModel, task: Task, limits: Limits) -> TuneResult:
+    with shown_live(task.accuracy, task.goal, limits) as live:
+        return search_best(model, tunable, task, limits, live.watch, live.progress)
 
 
 def _methods(config: Any, asked: Any) -> list[RecoveryMethod]:

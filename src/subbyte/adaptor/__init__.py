@@ -1,5 +1,5 @@
 """Adaptors: the layers that know one framework each."""
 
-from subbyte.adaptor.base import Adaptor
+from subbyte.adaptor.base import Adaptor, TunableModel
 
-__all__ = ["Adaptor"]
+__all__ = ["Adaptor", "TunableModel"]

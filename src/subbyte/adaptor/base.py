@@ -1,10 +1,89 @@
 """What configuration and tuning may ask of a framework."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from subbyte.spec import OpInfo, TuneConfig
+from subbyte.errors import TuningError
+from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
+
+
+class TunableModel(ABC):
+    """A calibrated model that takes one configuration after another, and knows what each would cost.
+
+    It can be pickled: what it is made of is, and it is made anew, calibrated on the same data, where it is unpickled.
+
+    Attributes:
+        ops: those that can be configured, in the order they run.
+        alternatives: for each op the configurations that it may have.
+        batches: the calibration data.
+        identity: digests that tell the model and the data from others.
+    """
+
+    ops: Sequence[OpInfo]
+    alternatives: Mapping[OpKey, Sequence[OpConfig]]
+    batches: Sequence[Any]
+    identity: Mapping[str, str]
+
+    @abstractmethod
+    def apply(self, config: TuneConfig) -> Any:
+        """The model as configured, ready to be evaluated; the same object each time, changed only where it differs."""
+
+    @abstractmethod
+    def size(self, config: TuneConfig) -> int:
+        """Bytes of the converted model's parameters and buffers."""
+
+    @abstractmethod
+    def bops(self, config: TuneConfig) -> int:
+        """Bit operations of one sample: the sum over ops of multiply-accumulates times bits of both factors."""
+
+    def latency(self, config: TuneConfig, samples: int = 1) -> float:
+        """Seconds of one forward of so many samples on this machine: its ops are measured one by one, and add up.
+
+        Raises:
+            TuningError: the adaptor cannot tell.
+        """
+        raise TuningError(f"{type(self).__name__} measures no latency; choose another objective")
+
+    def measured_latency(self, model: Any, samples: int = 1) -> float:
+        """The same of a model as a whole, float or converted.
+
+        Raises:
+            TuningError: the adaptor cannot tell.
+        """
+        raise TuningError(f"{type(self).__name__} measures no latency; choose another objective")
+
+    @abstractmethod
+    def output_error(self, key: OpKey, config: OpConfig) -> float:
+        """How far the model's outputs are from float where one op alone is quantized.
+
+        The squared difference over the squared float output, on calibration data. Of an op with a weight, `config`
+        may quantize its activation alone.
+        """
+
+    @abstractmethod
+    def error(self, config: TuneConfig) -> float:
+        """The same of a whole configuration."""
+
+    @abstractmethod
+    def weight_error(self, key: OpKey, config: OpConfig) -> float:
+        """The squared difference between an op's weight and its quantized one; 0 where it is not quantized."""
+
+    @abstractmethod
+    def hessian_traces(self, loss_fn: Callable[..., Any], seed: int = 0) -> dict[OpKey, float]:
+        """For each op with a weight, the mean second derivative of a loss by its weights, on calibration data."""
+
+    @abstractmethod
+    def prepare(self, config: TuneConfig) -> Any:
+        """A prepared model of this configuration, of its own."""
+
+    @abstractmethod
+    def quantize(self, config: TuneConfig) -> Any:
+        """A converted model of this configuration, of its own."""
+
+    @abstractmethod
+    def convert(self, prepared: Any) -> Any:
+        """What `prepare` gave, its weights packed."""
 
 
 class Adaptor(ABC):
@@ -21,3 +100,7 @@ class Adaptor(ABC):
     @abstractmethod
     def quantize(self, model: Any, tune_config: TuneConfig, data: Any = None) -> Any:
         """A quantized copy of the model, exactly as configured; the model itself is not changed."""
+
+    @abstractmethod
+    def tunable(self, model: Any, request: Any, data: Any = None, first_last: str | None = None) -> TunableModel:
+        """A copy of the model on which trials run; the model itself is not changed."""

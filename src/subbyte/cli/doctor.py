@@ -5,7 +5,7 @@ from pathlib import Path
 
 from subbyte.cli.console import note, out, say
 from subbyte.cli.quantize import data_of, float_model, quantized_as, told_of
-from subbyte.cli.recipe import RecipeFile, read_recipe
+from subbyte.cli.recipe import QuantizeRecipe, RecipeFile, read_recipe
 from subbyte.cli.reference import importing_from
 from subbyte.errors import ConfigError
 from subbyte.export.checkpoint import load
@@ -38,7 +38,7 @@ def examine(path: Path, checkpoint: Path | None, pages: Mapping[str, Path]) -> N
         say(f"saved to {page}")
 
 
-def _compared(recipe: RecipeFile, checkpoint: Path | None) -> Comparison:
+def _compared(recipe: RecipeFile[QuantizeRecipe], checkpoint: Path | None) -> Comparison:
     model = float_model(recipe)
     quantized = quantized_as(recipe, model) if checkpoint is None else load(checkpoint, model)
     data = data_of(recipe)  # again: it may be a generator, and spent

@@ -14,6 +14,7 @@ from subbyte.cli.doctor import examine
 from subbyte.cli.dtype_table import dtype_table
 from subbyte.cli.kernel_table import kernel_table
 from subbyte.cli.quantize import quantize_recipe
+from subbyte.cli.tune import NOT_MET, tune_recipe
 from subbyte.export.checkpoint import read_report
 from subbyte.report import Summary
 from subbyte.report.json_text import json_text
@@ -74,6 +75,27 @@ def quantize(
     Saves the checkpoint that the recipe names, and prints what each op became.
     """
     quantize_recipe(recipe)
+
+
+@app.command("tune", cls=Command)
+def tune(
+    recipe: Annotated[
+        Path, typer.Argument(metavar="RECIPE.yaml", help="What to tune, how good it is, and where it goes.")
+    ],
+    html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page with charts, too.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Write everything that was found, too.")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write a line for each trial, too.")] = None,
+) -> None:
+    """Find the smallest, or fastest, model that is good enough.
+
+    Saves the checkpoint that the recipe names, and prints what came of it. Exit code 3: no trial was good enough; the
+    model that comes nearest is saved all the same. Interrupted, the same command goes on where it was.
+    """
+    pages = {".html": html, ".json": json, ".csv": csv}
+    if not tune_recipe(recipe, {ending: page for ending, page in pages.items() if page is not None}):
+        raise typer.Exit(NOT_MET)
 
 
 @app.command("summary", cls=Command)

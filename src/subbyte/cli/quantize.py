@@ -13,9 +13,9 @@ from torch import nn
 
 from subbyte.cli.console import note, out, say
 from subbyte.cli.failure import UserCodeError, users_code
-from subbyte.cli.recipe import RecipeFile, read_recipe
-from subbyte.cli.reference import importing_from, load_data, load_model, load_object
-from subbyte.errors import CalibrationError, CheckpointError, ConfigError, ModelError, RecoveryError
+from subbyte.cli.recipe import QuantizeRecipe, RecipeFile, read_recipe
+from subbyte.cli.reference import importing_from, load_data, load_function, load_model
+from subbyte.errors import CalibrationError, CheckpointError, ConfigError, ModelError, RecoveryError, TuningError
 from subbyte.export.checkpoint import save
 from subbyte.quantization import quantize
 from subbyte.report import summary
@@ -32,7 +32,7 @@ def quantize_recipe(path: Path) -> None:
         _run(recipe)
 
 
-def _run(recipe: RecipeFile) -> None:
+def _run(recipe: RecipeFile[QuantizeRecipe]) -> None:
     values = recipe.values
     model = float_model(recipe)
     measure = _measure(recipe)
@@ -47,7 +47,7 @@ def _run(recipe: RecipeFile) -> None:
     say(f"saved to {output} ({output.stat().st_size:,} bytes)")
 
 
-def float_model(recipe: RecipeFile) -> nn.Module:
+def float_model(recipe: RecipeFile[Any]) -> nn.Module:
     """The model that a recipe names, with the weights that it names, in eval().
 
     Raises:
@@ -61,7 +61,7 @@ def float_model(recipe: RecipeFile) -> nn.Module:
     return model.eval()
 
 
-def quantized_as(recipe: RecipeFile, model: nn.Module) -> nn.Module:
+def quantized_as(recipe: RecipeFile[QuantizeRecipe], model: nn.Module) -> nn.Module:
     """The model quantized as a recipe says.
 
     Raises:
@@ -85,7 +85,7 @@ def quantized_as(recipe: RecipeFile, model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def told_of(recipe: RecipeFile) -> Iterator[None]:
+def told_of(recipe: RecipeFile[Any]) -> Iterator[None]:
     """Begin the errors of what runs meanwhile with the line of the recipe that they come from."""
     try:
         yield
@@ -95,6 +95,8 @@ def told_of(recipe: RecipeFile) -> Iterator[None]:
         raise RecoveryError(
             f"{recipe.at('config' if recipe.values.recover is None else 'recover')}: {error}"
         ) from error
+    except TuningError as error:
+        raise TuningError(f"{recipe.at('tune')}: {error}") from error
     except ConfigError as error:
         raise ConfigError(f"{recipe.at('config')}: {error}") from error
     except CheckpointError as error:  # of the folder of parts that are finished
@@ -120,7 +122,7 @@ def _load_weights(model: nn.Module, path: Path, where: str) -> None:
             raise ConfigError(f"{where}: {path} {problem}: {shown}")
 
 
-def data_of(recipe: RecipeFile) -> Any:
+def data_of(recipe: RecipeFile[Any]) -> Any:
     """The batches that a recipe names; None where it names none.
 
     Raises:
@@ -157,15 +159,13 @@ class _Batches:
         return len(self.batches)
 
 
-def _measure(recipe: RecipeFile) -> Callable[[nn.Module], float | None]:
+def _measure(recipe: RecipeFile[QuantizeRecipe]) -> Callable[[nn.Module], float | None]:
     """The recipe's `evaluate`, checked; gives None where the recipe has none."""
     reference = recipe.values.evaluate
     if reference is None:
         return lambda model: None
     where = recipe.at("evaluate")
-    evaluate = load_object(reference, recipe.folder, where)
-    if not callable(evaluate):
-        raise ConfigError(f"{where}: {reference} is a {type(evaluate).__name__}, not a function of a model")
+    evaluate = load_function(reference, recipe.folder, where)
 
     def measure(model: nn.Module) -> float:
         note(f"evaluating with {reference}")

@@ -1,8 +1,8 @@
-"""The recipe of `subbyte quantize`: a YAML file, checked before anything runs."""
+"""Recipes: a YAML file of what to do with a model, checked before anything runs."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, ValidationError
 
@@ -14,7 +14,7 @@ from subbyte.errors import CapabilityError, ConfigError, RecoveryError, nearest
 
 
 class Recipe(BaseModel):
-    """What a recipe may say. Paths are relative to the recipe.
+    """What every recipe may say. Paths are relative to the recipe.
 
     Args:
         model: a function without arguments that returns the float torch.nn.Module, or the module itself, as
@@ -22,13 +22,12 @@ class Recipe(BaseModel):
         config: a shorthand such as `w4a8`, a mapping of PostTrainingQuantConfig's fields, or a YAML file of them.
         output: where the checkpoint goes.
         weights: a safetensors file of the model's state_dict.
-        data: batches, or a function that returns them; weight-only and dynamic quantization need none.
+        data: batches, or a function that returns them.
         first_last: the precision of the first and last layers.
         capability: a capability file, or a built-in's name.
-        evaluate: a function of a model that returns a figure; run before and after.
+        evaluate: a function of a model that returns a figure.
         recover: methods that recover accuracy, in order: a name, or a list of names and of `{name: options}`.
         seed: of the randomness in these.
-        resume: a folder in which their finished parts are kept, so that an interrupted run goes on there.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -43,22 +42,44 @@ class Recipe(BaseModel):
     evaluate: StrictStr | None = None
     recover: StrictStr | list[Any] | dict[str, Any] | None = None
     seed: StrictInt = 0
+
+
+class QuantizeRecipe(Recipe):
+    """What `subbyte quantize` does, which needs data for static ranges alone and evaluates before and after.
+
+    Args:
+        resume: a folder in which finished parts of recovery are kept, so that an interrupted run goes on there.
+    """
+
     resume: StrictStr | None = None
+
+
+Kind = TypeVar("Kind", bound=Recipe)
 
 
 _EXPECTED = {
     "config": "text or a mapping",
     "recover": "a name, a mapping, or a list of names and mappings",
     "seed": "a whole number",
+    "tune": "a mapping",
+    "max_loss": "a number",
+    "criterion": "relative or absolute",
+    "higher_is_better": "true, false, or a mapping of metrics to these",
+    "metric_weights": "a mapping of metrics to numbers",
+    "objective": "a name, or a mapping of names to weights",
+    "budgets": "a mapping of objectives to numbers",
+    "strategy_options": "a mapping",
+    "max_trials": "a whole number above zero",
+    "timeout": "seconds, above zero",
 }
 
 
 @dataclass(frozen=True)
-class RecipeFile:
+class RecipeFile(Generic[Kind]):
     """A recipe and where it was written."""
 
     path: Path
-    values: Recipe
+    values: Kind
     tree: Located
 
     @property
@@ -79,10 +100,10 @@ class RecipeFile:
         Raises:
             ConfigError: it is misspelt; with the line.
         """
-        config = self.tree["config"]
+        config = self.tree.get("config", self.values.config)
         if isinstance(config, Located):
             _check_parts(config)
-        elif config.endswith((".yaml", ".yml")):
+        elif isinstance(config, str) and config.endswith((".yaml", ".yml")):
             config = self.beside(config)
         try:
             return as_request(config)
@@ -104,28 +125,13 @@ class RecipeFile:
             raise CapabilityError(f"{self.at('capability')}: {error}") from error
 
 
-def read_recipe(path: Path) -> RecipeFile:
-    """Read and check a recipe; nothing that it names is loaded.
+def read_recipe(path: Path) -> RecipeFile[QuantizeRecipe]:
+    """Read and check a recipe of `subbyte quantize`; nothing that it names is loaded.
 
     Raises:
         ConfigError: unreadable, a wrong key or value, an output that cannot be; with file and line.
     """
-    tree = read_yaml(path, ConfigError)
-    try:
-        recipe = RecipeFile(path, Recipe.model_validate(dict(tree)), tree)
-    except ValidationError as error:
-        raise ConfigError("\n".join(_problems(error, tree))) from None
-    recipe.request()
-    _check_recovery(recipe)
-    _check_output(recipe)
-    return recipe
-
-
-def _check_recovery(recipe: RecipeFile) -> None:
-    try:
-        as_methods(recipe.values.recover or [])
-    except RecoveryError as error:
-        raise RecoveryError(f"{recipe.at('recover')}: {error}") from None
+    recipe = read_recipe_of(QuantizeRecipe, path)
     request = recipe.request()
     in_config = isinstance(request, PostTrainingQuantConfig) and request.recovery
     if recipe.values.resume is not None and not (recipe.values.recover or in_config):
@@ -133,9 +139,51 @@ def _check_recovery(recipe: RecipeFile) -> None:
             f"{recipe.at('resume')}: there is nothing to keep, as no recovery method is asked for; name some under the "
             "key 'recover'"
         )
+    return recipe
 
 
-def _check_output(recipe: RecipeFile) -> None:
+def read_recipe_of(kind: type[Kind], path: Path) -> RecipeFile[Kind]:
+    """Read and check what all recipes have, of a kind of recipe.
+
+    Raises:
+        ConfigError: as for `read_recipe`.
+    """
+    tree = read_yaml(path, ConfigError)
+    recipe = RecipeFile(path, read_as(kind, tree), tree)
+    recipe.request()
+    _check_recovery(recipe)
+    _check_output(recipe)
+    return recipe
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_as(schema: type[Model], tree: Located, what: str = "a recipe") -> Model:
+    """A mapping of a recipe, checked by its schema.
+
+    Args:
+        schema: whose fields are the keys.
+        tree: the mapping.
+        what: it is, in messages.
+
+    Raises:
+        ConfigError: a key is unknown or missing, or a value is of another type; with the line.
+    """
+    try:
+        return schema.model_validate(dict(tree))
+    except ValidationError as error:
+        raise ConfigError("\n".join(_problems(error, tree, schema, what))) from None
+
+
+def _check_recovery(recipe: RecipeFile[Any]) -> None:
+    try:
+        as_methods(recipe.values.recover or [])
+    except RecoveryError as error:
+        raise RecoveryError(f"{recipe.at('recover')}: {error}") from None
+
+
+def _check_output(recipe: RecipeFile[Any]) -> None:
     output = recipe.beside(recipe.values.output)
     if not output.parent.is_dir():
         raise ConfigError(f"{recipe.at('output')}: there is no folder {output.parent}; create it first")
@@ -146,9 +194,9 @@ def _check_output(recipe: RecipeFile) -> None:
         raise ConfigError(f"{recipe.at('output')}: it would replace the float weights; name another file")
 
 
-def _problems(error: ValidationError, tree: Located) -> list[str]:
+def _problems(error: ValidationError, tree: Located, schema: type[BaseModel], what: str) -> list[str]:
     """One line for each problem; a missing key is often the misspelt one, so those come alone."""
-    allowed = list(Recipe.model_fields)
+    allowed = list(schema.model_fields)
     listed = f"(allowed: {', '.join(allowed)})"
     unknown = [key for key in tree if key not in allowed]
     if unknown:
@@ -157,7 +205,8 @@ def _problems(error: ValidationError, tree: Located) -> list[str]:
     for problem in error.errors():
         key = str(problem["loc"][0])
         if problem["type"] == "missing":
-            lines[key] = f"{tree.place}: the key {key!r} is missing; a recipe needs model, config and output"
+            *others, last = [name for name, field in schema.model_fields.items() if field.is_required()]
+            lines[key] = f"{tree.place}: the key {key!r} is missing; {what} needs {', '.join(others)} and {last}"
         else:
             expected = _EXPECTED.get(key, "text")
             lines[key] = f"{tree.at(key)}: {key}: expected {expected}, found {tree[key]!r}"

@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -76,6 +76,18 @@ def load_data(reference: str, folder: Path, where: str) -> Any:
         ConfigError: as `load_object`, or the callable fails.
     """
     return _made(load_object(reference, folder, where), reference, where)
+
+
+def load_function(reference: str, folder: Path, where: str) -> Callable[..., Any]:
+    """The function that a reference names.
+
+    Raises:
+        ConfigError: as `load_object`, or it cannot be called.
+    """
+    found = load_object(reference, folder, where)
+    if not callable(found):
+        raise ConfigError(f"{where}: {reference} is a {type(found).__name__}, not a function of a model")
+    return found  # type: ignore[no-any-return]  # it is callable
 
 
 def _made(found: Any, reference: str, where: str) -> Any:

@@ -1,8 +1,19 @@
 """What a user asks for, and how it becomes a TuneConfig."""
 
+from subbyte.config.alternatives import alternatives
+from subbyte.config.criteria import AccuracyCriterion, TuningCriterion
 from subbyte.config.post_training import PostTrainingQuantConfig
 from subbyte.config.request import as_request
 from subbyte.config.resolve import resolve
 from subbyte.config.shorthand import Shorthand, parse_shorthand
 
-__all__ = ["PostTrainingQuantConfig", "Shorthand", "as_request", "parse_shorthand", "resolve"]
+__all__ = [
+    "AccuracyCriterion",
+    "PostTrainingQuantConfig",
+    "Shorthand",
+    "TuningCriterion",
+    "alternatives",
+    "as_request",
+    "parse_shorthand",
+    "resolve",
+]

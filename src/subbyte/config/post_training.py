@@ -12,6 +12,7 @@ from pydantic import (
     field_validator,
 )
 
+from subbyte.config.criteria import AccuracyCriterion, TuningCriterion
 from subbyte.config.fields import parse_fields
 from subbyte.config.recipes import ENDS, read_recipes
 from subbyte.errors import ConfigError, nearest
@@ -39,6 +40,8 @@ class PostTrainingQuantConfig(BaseModel):
             Also methods that recover accuracy, in the order they run, each with True or its options; a list of names
             and of `{name: options}` serves too, as in `["equalize", {"reconstruct": {"steps": 500}}]`.
         first_last: the precision of the first and last ops.
+        accuracy_criterion: of `fit` with an evaluation: how much worse than the float model a quantized one may be.
+        tuning_criterion: of the same: how the search goes, and when it ends.
 
     Raises:
         ConfigError: an unknown key or a wrong value, with the nearest spelling and what is allowed.
@@ -54,6 +57,8 @@ class PostTrainingQuantConfig(BaseModel):
     calibration_sampling_size: Count | Annotated[list[Count], Field(min_length=1)] | None = None
     recipes: dict[str, Any] = {}
     first_last: StrictStr | None = None
+    accuracy_criterion: AccuracyCriterion = AccuracyCriterion()
+    tuning_criterion: TuningCriterion = TuningCriterion()
 
     def __init__(self, *positional: Any, **values: Any) -> None:
         if positional:

@@ -44,7 +44,7 @@ def resolve(capability: Capability, ops: Sequence[OpInfo], config: Any, first_la
         if first_last is not None:
             raise ConfigError("a TuneConfig says what every op gets, so first_last has nothing to say; leave it out")
         return check_given(capability, ops, request)
-    excluded = _excluded(capability, request)
+    excluded = excluded_names(capability, request)
     rules = RuleBook(capability, ops, request, first_last)
     configs: dict[OpKey, OpConfig] = {}
     sources: dict[OpKey, Sources] = {}
@@ -60,7 +60,19 @@ def resolve(capability: Capability, ops: Sequence[OpInfo], config: Any, first_la
     return TuneConfig(configs, sources)
 
 
-def _excluded(capability: Capability, request: PostTrainingQuantConfig) -> frozenset[str]:
+def modes_of(request: PostTrainingQuantConfig, asked: Asked | None) -> tuple[QuantMode, ...]:
+    """The modes that an op may take: those that a rule names, else those of the approach."""
+    if asked is not None:
+        return asked.values
+    return ("static", "dynamic", "weight_only") if request.approach == "auto" else (request.approach,)
+
+
+def excluded_names(capability: Capability, request: PostTrainingQuantConfig) -> frozenset[str]:
+    """The sections and data types that a request excludes.
+
+    Raises:
+        ConfigError: it excludes what there is not, or fp32.
+    """
     floats = [name for name, data_type in registered_dtypes().items() if data_type.bits == 32]
     known = {*capability.sections, *registered_dtypes()} - set(floats)
     for name in request.excluded_precisions:
@@ -82,13 +94,13 @@ class _Op:
     ) -> None:
         self._capability = capability
         self._op = op
-        self._approach = request.approach
+        self._request = request
         self._excluded = excluded
 
     def resolve(self, rules: Sequence[Rule]) -> Resolved:
         """In the mode that is asked; with approach `auto` in the first that the capability has for the op."""
         asked = asked_mode(rules, self._op)
-        modes = self._modes(asked)
+        modes = modes_of(self._request, asked)
         problem: ConfigError | None = None
         for mode in modes:
             merged = wishes(rules, self._op, mode, self._capability)
@@ -111,7 +123,7 @@ class _Op:
             ConfigError: that is why the op is float.
         """
         asked = asked_mode(rules, self._op)
-        modes, listed = self._modes(asked), self._capability.modes(self._op.type)
+        modes, listed = modes_of(self._request, asked), self._capability.modes(self._op.type)
         if self._op.role == "weighted" and listed and not set(modes) & set(listed):
             raise ConfigError(
                 f"{self}: {self._mode_source(asked)} asks for {' or '.join(modes)} mode, which "
@@ -119,13 +131,8 @@ class _Op:
                 "else would be quantized"
             )
 
-    def _modes(self, asked: Asked | None) -> tuple[QuantMode, ...]:
-        if asked is not None:
-            return asked.values
-        return ("static", "dynamic", "weight_only") if self._approach == "auto" else (self._approach,)
-
     def _mode_source(self, asked: Asked | None) -> str:
-        return f"approach={self._approach!r}" if asked is None else asked.source
+        return f"approach={self._request.approach!r}" if asked is None else asked.source
 
     def _as_float(self, merged: Wishes, mode: QuantMode, asked: Asked | None) -> Resolved | None:
         """What the op gets where a float type is asked for, of all of it or of its activation."""

@@ -23,8 +23,8 @@ from subbyte.export.aliases import without_aliases
 from subbyte.export.header import state_from, state_header
 from subbyte.export.safe_file import read, write
 from subbyte.numerics import QuantizedTensor
-from subbyte.report import summary
 from subbyte.report.json_text import number
+from subbyte.report.summary import summary
 from subbyte.spec import OpConfig, TensorSpec
 
 

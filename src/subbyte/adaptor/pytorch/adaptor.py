@@ -12,6 +12,7 @@ from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.discovery import discover
 from subbyte.adaptor.pytorch.float_model import check_float
 from subbyte.adaptor.pytorch.prepare import prepare, quantize, static_graph
+from subbyte.adaptor.pytorch.tunable import PyTorchTunableModel
 from subbyte.capability import FIELDS, TENSORS, Capability, OpCapability
 from subbyte.config import resolve
 from subbyte.spec import OpInfo, TuneConfig
@@ -42,6 +43,10 @@ class PyTorchAdaptor(Adaptor):
             for mode in self.capability.modes(op_type)
             for section, entry in self.capability.entries(op_type, mode).items()
         ]
+
+    def tunable(self, model: nn.Module, request: Any, data: Any = None, first_last: str | None = None,
+                limit: int | None = None) -> PyTorchTunableModel:  # fmt: skip
+        return PyTorchTunableModel(model, self.capability, request, data, first_last, limit)
 
     def prepare(self, model: nn.Module, config: Any, data: Any = None, first_last: str | None = None,
                 limit: int | None = None) -> nn.Module:  # fmt: skip

@@ -10,11 +10,12 @@ from torch import nn
 from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
 from subbyte.adaptor.pytorch.functional_mode import FloatModule, FunctionalScope, ScopedModule
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_TYPES
-from subbyte.adaptor.pytorch.graph import Call, Op
-from subbyte.adaptor.pytorch.inputs import InputQuantizers, Slots
+from subbyte.adaptor.pytorch.graph import Op
+from subbyte.adaptor.pytorch.inputs import InputQuantizers
 from subbyte.adaptor.pytorch.modules import RecurrentHandler, WeightedHandler, handler_of
 from subbyte.adaptor.pytorch.modules.linear import LinearHandler
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted, QuantizedModule, WeightedModule
+from subbyte.adaptor.pytorch.reads import EVERYWHERE, Read, quantized_activation, reads, reads_of_call
 from subbyte.adaptor.pytorch.recurrent import QuantizedRecurrent, add_projections, projections, remove_projections
 from subbyte.adaptor.pytorch.state import QuantizationState
 from subbyte.adaptor.pytorch.swap import swap, unswap
@@ -49,21 +50,28 @@ def attach(model: nn.Module, state: QuantizationState, names: Iterable[str], *, 
             for part in weighted_parts(module) if calibrate_weights else ():
                 if isinstance(part, PreparedWeighted):
                     _calibrate_weight(state, part)
-    if _has_functional(state):
+    if _has_functional(state) or _looks_up_functions(model):
         _attach_functions(model, state)
     _attach_weights_read_by_code(model, state)
 
 
-def reset(model: nn.Module, state: QuantizationState, name: str) -> None:
-    """Make an op that no forward has reached float again, for `attach` to prepare it otherwise."""
+def detach(model: nn.Module, state: QuantizationState, name: str) -> None:
+    """Make an op float again, for `attach` to prepare it otherwise."""
+    op = state.graph.ops[name]
+    state.drop_inputs(name)
+    if op.kind == "function":
+        slots = scope_of(model, state, op.scope).slots
+        for call in op.calls:
+            slots.pop((op.type, call.site), None)
+        return
     module = model.get_submodule(name)
+    if isinstance(module, PreparedWeighted) and module.norm:
+        _release_norm(module)
     unswap(module)
     remove_projections(module)
     for attribute in _ATTACHED:
         if hasattr(module, attribute):
             delattr(module, attribute)
-    for key in state.input_keys.pop(name, []):
-        del state.quantizers[key]
 
 
 def _has_functional(state: QuantizationState) -> bool:
@@ -72,6 +80,11 @@ def _has_functional(state: QuantizationState) -> bool:
         return True
     functions = (op for op in state.graph if op.kind == "function" and op.quantizable)
     return any(_is_quantized(state.requested(op.info.key)) for op in functions)
+
+
+def _looks_up_functions(model: nn.Module) -> bool:
+    """Whether functions were attached before: where one is detached, the others must still be found."""
+    return isinstance(model, ScopedModule) and model.functional_scope.active
 
 
 def _is_quantized(config: OpConfig | None) -> bool:
@@ -127,8 +140,7 @@ def _attach_weight(module: Any, handler: WeightedHandler, op: Op, config: OpConf
 
 
 def _attach_projections(state: QuantizationState, module: Any, op: Op, config: OpConfig) -> None:
-    spec = config.activation
-    is_float = spec is None or spec.is_float or config.quant_mode == "weight_only"
+    is_float = quantized_activation(config) is None
     if not is_float and config.quant_mode != "dynamic":
         raise ConfigError(
             f"op {op.name!r}: inputs and hidden states of {op.type} have dynamic ranges or none; ask for dynamic "
@@ -137,7 +149,7 @@ def _attach_projections(state: QuantizationState, module: Any, op: Op, config: O
     for name, projection in add_projections(module).items():
         part = replace(op, name=f"{op.name}.{name}" if op.name else name)
         projection.handler, projection.op_name, projection.op_config = LinearHandler(), part.name, config
-        slots = () if is_float else (state.input_quantizer(op.name, name, None, spec, dynamic=True),)  # type: ignore[arg-type]
+        slots = () if is_float else (state.input_quantizer(op.name, Read(EVERYWHERE, name, None), config),)
         projection.input_quantizers = InputQuantizers(part.name, state.run, always=slots)
         projection.training = module.training
         _attach_weight(projection, projection.handler, part, config)
@@ -161,12 +173,16 @@ def _fold_norm(model: nn.Module, state: QuantizationState, module: Any, op: Op) 
         module.norm = (norm,)
 
 
-def unfold_norm(state: QuantizationState, module: Any) -> None:
-    """Make the BatchNorm of a prepared op a module of its own again: a path was found that does not go through it."""
+def _release_norm(module: Any) -> None:
     (norm,) = module.norm
     unswap(norm)
     del norm.op_name, norm.run
     module.norm = ()
+
+
+def unfold_norm(state: QuantizationState, module: Any) -> None:
+    """Make the BatchNorm of a prepared op a module of its own again: a path was found that does not go through it."""
+    _release_norm(module)
     name = module.op_name
     state.graph.ops[name] = replace(state.graph.ops[name], norm="")
     _calibrate_weight(state, module)
@@ -198,22 +214,13 @@ def note_weight_sqnr(state: QuantizationState, module: PreparedWeighted) -> None
 
 
 def _add_calls(state: QuantizationState, inputs: InputQuantizers, op: Op, config: OpConfig) -> None:
-    spec = config.activation
-    weighted_lookup = op.role == "weighted" and spec is None
-    if spec is None or spec.is_float or config.quant_mode == "weight_only" or weighted_lookup:
+    if quantized_activation(config) is None:
         inputs.always = ()
-        return
-    if config.quant_mode == "dynamic":
-        inputs.always = (state.input_quantizer(op.name, "0", None, spec, dynamic=True),)
-        return
-    if not op.name and op.calls:  # the model itself is the op: called from wherever it is used
-        inputs.always = (state.input_quantizer("", "0", op.calls[0].producers[0], spec, dynamic=False),)
-        return
-    for index, call in enumerate(op.calls):
-        slot = "0" if index == 0 else f"0@{index}"
-        if call.site not in inputs.by_site:
-            quantizer = state.input_quantizer(op.name, slot, call.producers[0], spec, dynamic=False)
-            inputs.by_site[call.site] = (quantizer,)
+    for read in reads(op, config):
+        if read.site is EVERYWHERE:
+            inputs.always = (state.input_quantizer(op.name, read, config),)
+        elif read.site not in inputs.by_site:
+            inputs.by_site[read.site] = (state.input_quantizer(op.name, read, config),)
 
 
 def _attach_functions(model: nn.Module, state: QuantizationState) -> None:
@@ -278,27 +285,15 @@ def _keep_from_fused_functions(model: nn.Module) -> None:
 def _attach_function(model: nn.Module, state: QuantizationState, op: Op) -> None:
     scope = scope_of(model, state, op.scope)
     config = state.requested(op.info.key)
-    kind = FUNCTIONAL_TYPES[op.type]
     for call in op.calls:
         key = (op.type, call.site)
         if key in scope.slots:
             continue
-        count = 1 if kind.shares_params else len(call.producers)
-        if config is None or not _is_quantized(config) or not call.quantizable:
-            scope.slots[key] = (None,) * count
+        if config is None or quantized_activation(config) is None or not call.quantizable:
+            scope.slots[key] = (None,) * (1 if FUNCTIONAL_TYPES[op.type].shares_params else len(call.producers))
         else:
-            scope.slots[key] = _slots(state, op, call, config, count)
-
-
-def _slots(state: QuantizationState, op: Op, call: Call, config: OpConfig, count: int) -> Slots:
-    assert config.activation is not None
-    dynamic = config.quant_mode == "dynamic"
-    shared = FUNCTIONAL_TYPES[op.type].shares_params
-    producers = (None,) if shared else call.producers
-    return tuple(
-        state.input_quantizer(op.name, str(slot), producers[slot], config.activation, dynamic=dynamic)
-        for slot in range(count)
-    )
+            found = reads_of_call(op, call)
+            scope.slots[key] = tuple(state.input_quantizer(op.name, read, config) for read in found)
 
 
 def scope_of(model: nn.Module, state: QuantizationState, name: str) -> FunctionalScope:

@@ -53,6 +53,13 @@ class Batch:
         lengths = self._lengths()
         return lengths[0] if lengths else 1
 
+    @property
+    def given(self) -> Any:
+        """As the user gave it: a tensor, a tuple or a dict; both kinds of arguments as a pair of these."""
+        if self.kwargs:
+            return (self.args, dict(self.kwargs)) if self.args else dict(self.kwargs)
+        return self.args[0] if len(self.args) == 1 else self.args
+
     def first(self, count: int) -> "Batch":
         """The first samples; the whole batch where its tensors differ in their first axis, or an object holds some."""
         leaves = tree_leaves((self.args, self.kwargs))

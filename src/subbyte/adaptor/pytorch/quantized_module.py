@@ -179,7 +179,8 @@ class PreparedWeighted(WeightedModule):
         if quantizer is None and self.input_quantizers.run.phase == "observe":
             check_finite(x, self.op_name)
         x = quantized(x, quantizer)
-        weight, norm = self.weight, self.folded_norm
+        weight = self.weight
+        norm = None if self.input_quantizers.run.phase == "observe" else self.folded_norm
         factor, bias = (None, getattr(self, "bias", None)) if norm is None or norm.training else folded(self, norm)
         if self.quantizes:
             weight = self.fake_weight(weight, norm)

@@ -155,11 +155,13 @@ class ActivationQuantizer(Quantizer):
         name: the op and the slot it stands at.
         spec: how.
         run: what the model's forward is for.
+        value: names what it observes, which other quantizers may observe too.
     """
 
-    def __init__(self, name: str, spec: TensorSpec, run: Run) -> None:
+    def __init__(self, name: str, spec: TensorSpec, run: Run, value: str = "") -> None:
         super().__init__(name, spec)
         self.run = run
+        self.value = value or name
         self.scale.fill_(torch.nan)  # until calibrated; also what a state_dict then tells
         self.statistics: Statistics | None = None  # from the first observation on
         self.calibrated = False

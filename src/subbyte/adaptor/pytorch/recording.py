@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from subbyte.adaptor.pytorch.attach import attach, reset, unfold_norm
+from subbyte.adaptor.pytorch.attach import attach, detach, unfold_norm
 from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.discovery import discover
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_TYPES
@@ -95,7 +95,7 @@ class Recording:
                     f"op {name!r} is {' and '.join(sorted(op.positions | op.product_positions))} only on the path of a "
                     "later calibration batch; give a batch that takes that path first, or name the op's precision"
                 )
-            reset(model, state, name)
+            detach(model, state, name)
         keys = [key for name in new if (key := state.graph.ops[name].info.key) not in state.config.op] + changed
         added = {key: resolved.op[key] for key in keys if key in resolved.op}
         sources = {key: resolved.sources[key] for key in added if key in resolved.sources}

@@ -9,9 +9,10 @@ from subbyte.adaptor.pytorch.fingerprint import Fingerprint
 from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.phase import Run
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer, DynamicQuantizer, InputQuantizer
+from subbyte.adaptor.pytorch.reads import Read, quantized_activation
 from subbyte.adaptor.pytorch.swap import Swapped
 from subbyte.errors import ModelError
-from subbyte.spec import OpConfig, OpKey, TensorSpec, TuneConfig
+from subbyte.spec import OpConfig, OpKey, TuneConfig
 
 STATE = "subbyte_state"
 Described = tuple[str, str]
@@ -48,27 +49,34 @@ class QuantizationState(nn.Module):
         self.input_keys: dict[str, list[str]] = {}
         self.moved_by: list[str] = []  # methods that changed what ops give to each other, and not what the model does
 
-    def input_quantizer(
-        self, op: str, slot: str, producer: str | None, spec: TensorSpec, *, dynamic: bool
-    ) -> InputQuantizer:
+    def input_quantizer(self, op: str, read: Read, config: OpConfig) -> InputQuantizer:
         """The quantizer of a value: one for each producer and spec, shared by all that read it.
 
         Args:
             op: the op that reads the value.
-            slot: which of its inputs.
-            producer: what made the value; None where that is not known.
-            spec: how.
-            dynamic: whether the range is taken from each tensor.
+            read: which.
+            config: of the op; its activation is quantized.
         """
-        name = f"{op}:{slot}" if producer is None or dynamic else f"{producer} {spec}"
-        key = name.replace(".", "/")  # the name of a submodule holds no dot
+        spec = quantized_activation(config)
+        assert spec is not None
+        key = read.key(op, config).replace(".", "/")  # the name of a submodule holds no dot
         if key not in self.quantizers:
-            kind = DynamicQuantizer if dynamic else ActivationQuantizer
-            self.quantizers[key] = kind(f"{op} (input {slot})", spec, self.run)
+            label = f"{op} (input {read.slot})"
+            self.quantizers[key] = (
+                DynamicQuantizer(label, spec, self.run)
+                if config.quant_mode == "dynamic"
+                else ActivationQuantizer(label, spec, self.run, read.value(op))
+            )
         keys = self.input_keys.setdefault(op, [])
         if key not in keys:
             keys.append(key)
         return self.quantizers[key]  # type: ignore[return-value]
+
+    def drop_inputs(self, op: str) -> None:
+        """Forget the quantizers of an op's inputs, except where another op reads the same value by them."""
+        for key in self.input_keys.pop(op, []):
+            if not any(key in keys for keys in self.input_keys.values()):
+                del self.quantizers[key]
 
     def static_quantizers(self) -> Iterator[ActivationQuantizer]:
         """Those that need calibration."""

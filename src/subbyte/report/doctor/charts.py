@@ -5,20 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from subbyte.report.doctor.figures import OpComparison
+from subbyte.report.pages import Tick
 
 STEP = 24  # pixels for each op
 HEIGHT = 220
 LEFT = 56
 _DECIBELS = (0.0, 60.0)  # what is beyond is drawn at the edge
 _LARGEST_ERROR = 2.0
-
-
-@dataclass(frozen=True)
-class Tick:
-    """A line across, and what it says."""
-
-    y: float
-    text: str
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,303 @@
+"""A prepared model that goes from one configuration to another without being copied, recorded or calibrated again."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from subbyte.adaptor.base import TunableModel
+from subbyte.adaptor.pytorch.attach import attach, detach, weighted_parts
+from subbyte.adaptor.pytorch.batch import Batch, batches
+from subbyte.adaptor.pytorch.collected import Collected
+from subbyte.adaptor.pytorch.configuration_cost import ConfigurationCost
+from subbyte.adaptor.pytorch.convert import convert_in_place
+from subbyte.adaptor.pytorch.copying import copied
+from subbyte.adaptor.pytorch.fingerprint import fingerprint
+from subbyte.adaptor.pytorch.fusion import Fusions
+from subbyte.adaptor.pytorch.hessian import hessian_traces
+from subbyte.adaptor.pytorch.latency import ModelLatency, Reference
+from subbyte.adaptor.pytorch.modules import handler_of
+from subbyte.adaptor.pytorch.prepare import prepare, quantize
+from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
+from subbyte.adaptor.pytorch.state import state_of
+from subbyte.adaptor.pytorch.tensors import tensors_in
+from subbyte.adaptor.pytorch.weight_ranges import WeightRanges
+from subbyte.capability import Capability
+from subbyte.config import PostTrainingQuantConfig, alternatives, resolve
+from subbyte.errors import CalibrationError
+from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
+
+_SAMPLES = 64  # on which errors of outputs are measured
+
+
+class PyTorchTunableModel(TunableModel):
+    """The interface's, for torch.nn.Module.
+
+    Args:
+        model: float; not changed.
+        capability: what the ops can do.
+        request: which alternatives they have.
+        data: calibration data.
+        first_last: as for `quantize`.
+        limit: samples to use at the most.
+
+    Raises:
+        CalibrationError: the data is missing, empty, unfit or not finite.
+        ConfigError: the request does not fit the model.
+        ModelError: the model cannot be quantized.
+    """
+
+    def __init__(
+        self, model: nn.Module, capability: Capability, request: PostTrainingQuantConfig, data: Any,
+        first_last: str | None = None, limit: int | None = None,
+    ) -> None:  # fmt: skip
+        if data is None:
+            raise CalibrationError("tuning needs calibration data: one batch at least, which need not be labelled")
+        self.model = model
+        self._capability = capability
+        self._request, self._first_last = request, first_last
+        self.batches: Sequence[Batch] = list(batches(data, limit))
+        space = _Space(capability, request, first_last)
+        self._prepared = prepare(model, space, self.batches).eval()
+        self._state = state_of(self._prepared)
+        self._state.eval()
+        self.alternatives: Mapping[OpKey, Sequence[OpConfig]] = space.alternatives
+        self.ops: Sequence[OpInfo] = [op.info for op in self._state.graph if op.info.key in space.alternatives]
+        self._collected = Collected(self._state.static_quantizers())
+        for chosen in self._collected.missing(self.alternatives):
+            space.choose(chosen)
+            self._collected.add(state_of(prepare(model, space, self.batches)).static_quantizers())
+        self._ranges = WeightRanges(self._prepared, self._state.graph)
+        self._cost = ConfigurationCost(self._prepared, self._state.graph, self._ranges, self._state.float_bytes)
+        self._latencies: dict[int, ModelLatency] = {}  # by the samples of a forward
+        self._samples = [batch.first(_SAMPLES) for batch in self.batches[:1]]
+        self._expected: list[list[Tensor]] = []
+        self.identity: Mapping[str, str] = {"model": _digest_of_model(model), "data": _digest_of_data(self.batches)}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.model, self._capability, self._request, self.batches, self._first_last)
+
+    def apply(self, config: TuneConfig) -> nn.Module:
+        state = self._state
+        before, ops = state.config.op, state.graph.ops
+        changed = [key for key in self.alternatives if _given(config.op, key) != _given(before, key)]
+        names = [name for name, _ in changed]
+        with torch.inference_mode(False):
+            for name in names:
+                detach(self._prepared, state, name)
+            state.config = config
+            attach(self._prepared, state, names, calibrate_weights=False)
+            for name in names:
+                if ops[name].kind == "module":
+                    self._set_weight_ranges(name, config.op.get(ops[name].info.key, OpConfig()))
+            self._calibrate_inputs(key for name in names for key in state.input_keys.get(name, []))
+        return self._prepared
+
+    def _set_weight_ranges(self, name: str, config: OpConfig) -> None:
+        parts: list[Any] = list(weighted_parts(self._prepared.get_submodule(name)))
+        if parts and config.weight is not None:
+            for part, params in zip(parts, self._ranges.of(name, config.weight), strict=True):
+                part.weight_quantizer.set_params(params)
+
+    def _calibrate_inputs(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            quantizer: Any = self._state.quantizers[key]
+            quantizer.training = False
+            if isinstance(quantizer, ActivationQuantizer) and not quantizer.calibrated:
+                self._collected.calibrate(quantizer)
+
+    def size(self, config: TuneConfig) -> int:
+        return self._cost.size(config)
+
+    def bops(self, config: TuneConfig) -> int:
+        return self._cost.bops(config)
+
+    def latency(self, config: TuneConfig, samples: int = 1) -> float:
+        return self._latency_of(samples).of(config)
+
+    def measured_latency(self, model: nn.Module, samples: int = 1) -> float:
+        return self._latency_of(samples).measured(model)
+
+    def _latency_of(self, samples: int) -> ModelLatency:
+        if samples not in self._latencies:
+            batch = self.batches[0]
+            if batch.samples < samples:
+                raise CalibrationError(
+                    f"the latency of {samples} samples at a time is asked for, and the first calibration batch has "
+                    f"{batch.samples}; give a larger one"
+                )
+            config = TuneConfig({key: _quantized(found) for key, found in self.alternatives.items()})
+            self._latencies[samples] = ModelLatency(
+                self.model, self._state.graph, self._capability.fusions, batch.first(samples),
+                Reference(config, self.quantize),
+            )  # fmt: skip
+        return self._latencies[samples]
+
+    def output_error(self, key: OpKey, config: OpConfig) -> float:
+        given = config
+        if config.weight is None:  # attached with any weight, which is then left as it is
+            weights = (each.weight for each in self.alternatives[key] if each.weight is not None)
+            given = replace(config, weight=next(weights, None))
+        expected = self._float_outputs()
+        model = self.apply(TuneConfig({**self._as_float.op, key: given}))
+        with _float_weight(model, None if given == config else key[0]):
+            return _relative_error(self._outputs(model), expected)
+
+    def error(self, config: TuneConfig) -> float:
+        expected = self._float_outputs()
+        return _relative_error(self._outputs(self.apply(config)), expected)
+
+    def weight_error(self, key: OpKey, config: OpConfig) -> float:
+        if config.weight is None or config.weight.is_float:
+            return 0.0
+        return self._ranges.error(key[0], config.weight)
+
+    def hessian_traces(self, loss_fn: Callable[..., Any], seed: int = 0) -> dict[OpKey, float]:
+        model = copied(self.model).eval()
+        ops = {key: model.get_submodule(key[0]) for key in self.alternatives if self._is_weighted(key)}
+        handlers = {key: handler_of(module) for key, module in ops.items()}
+        weights = {key[0]: handler.weights(ops[key]) for key, handler in handlers.items() if handler is not None}
+        traces = hessian_traces(model, weights, self.batches[:1], loss_fn, seed)
+        return {key: traces[key[0]] for key in ops if key[0] in traces}
+
+    def _is_weighted(self, key: OpKey) -> bool:
+        return self._state.graph.ops[key[0]].kind == "module" and bool(self._ranges.weights(key[0]))
+
+    @property
+    def _as_float(self) -> TuneConfig:
+        return TuneConfig(dict.fromkeys(self.alternatives, OpConfig()))
+
+    def _float_outputs(self) -> list[list[Tensor]]:
+        if not self._expected:
+            self._expected = self._outputs(self.apply(self._as_float))
+        return self._expected
+
+    def _outputs(self, model: nn.Module) -> list[list[Tensor]]:
+        with torch.no_grad():
+            outputs = [batch.copied().run(model) for batch in self._samples]
+        return [[x.detach().float() for x in tensors_in(output) if x.is_floating_point()] for output in outputs]
+
+    def prepare(self, config: TuneConfig) -> nn.Module:
+        return prepare(self.model, _Given(self._capability, config), self.batches)
+
+    def quantize(self, config: TuneConfig) -> nn.Module:
+        return quantize(self.model, _Given(self._capability, config), self.batches)
+
+    def convert(self, prepared: nn.Module) -> nn.Module:
+        return convert_in_place(prepared)
+
+
+def _relative_error(got: list[list[Tensor]], expected: list[list[Tensor]]) -> float:
+    """The squared difference over the squared expectation, over all batches and tensors."""
+    batches = zip(got, expected, strict=True)
+    pairs = [pair for ours, floats in batches for pair in zip(ours, floats, strict=True)]
+    error = sum(float((y.double() - x.double()).square().sum()) for y, x in pairs)
+    power = sum(float(x.double().square().sum()) for _, x in pairs)
+    return error / power if power else 0.0
+
+
+@contextmanager
+def _float_weight(model: nn.Module, op: str | None) -> Iterator[None]:
+    """Let an op compute with its float weight on its quantized inputs."""
+    parts: list[Any] = [] if op is None else list(weighted_parts(model.get_submodule(op)))
+    for part in parts:
+        part.weight_quantizer.training_rule = _as_it_is
+        part.training = True  # in which the rule decides
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.training = False
+            part.weight_quantizer.training_rule = None
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
+
+
+def _given(configs: Mapping[OpKey, OpConfig], key: OpKey) -> OpConfig:
+    return configs.get(key, OpConfig())
+
+
+class _Space:
+    """A resolver that lets every op collect what its alternatives need, and remembers these."""
+
+    def __init__(self, capability: Capability, request: PostTrainingQuantConfig, first_last: str | None) -> None:
+        self.capability = capability
+        self.request = request
+        self.first_last = first_last
+        self.alternatives: dict[OpKey, tuple[OpConfig, ...]] = {}
+        self._chosen: Mapping[OpKey, OpConfig] = {}
+
+    @property
+    def fusions(self) -> Fusions:
+        return self.capability.fusions
+
+    @property
+    def strict(self) -> bool:
+        return False  # of each trial's own configuration that is asked
+
+    def choose(self, chosen: Mapping[OpKey, OpConfig]) -> None:
+        """Give some ops an alternative that needs other statistics."""
+        self._chosen = chosen
+
+    def __call__(self, ops: Sequence[OpInfo], /) -> TuneConfig:
+        self.alternatives = alternatives(self.capability, ops, self.request, self.first_last)
+        return TuneConfig({key: self._chosen.get(key, _observing(each)) for key, each in self.alternatives.items()})
+
+
+def _quantized(choices: Sequence[OpConfig]) -> OpConfig:
+    """The first that is quantized, where there is one."""
+    return next((each for each in choices if not each.is_float), choices[0])
+
+
+def _observing(choices: Sequence[OpConfig]) -> OpConfig:
+    """One with a static activation, else a quantized one, where there is one."""
+    static = [each for each in choices if each.quant_mode == "static" and each.activation is not None]
+    quantized = [each for each in choices if not each.is_float]
+    return [*(each for each in static if not each.is_float), *quantized, *choices][0]
+
+
+def _digest_of_model(model: nn.Module) -> str:
+    digest = hashlib.sha256(repr(sorted(fingerprint(model).items())).encode())
+    for name, tensor in model.state_dict().items():
+        if isinstance(tensor, Tensor):
+            digest.update(name.encode())
+            digest.update(_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _digest_of_data(data: Sequence[Batch]) -> str:
+    digest = hashlib.sha256()
+    for batch in data:
+        for tensor in tensors_in((batch.args, batch.kwargs)):
+            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+class _Given:
+    """A resolver of a configuration that is complete."""
+
+    def __init__(self, capability: Capability, config: TuneConfig) -> None:
+        self._capability = capability
+        self._config = config
+
+    @property
+    def fusions(self) -> Fusions:
+        return self._capability.fusions
+
+    @property
+    def strict(self) -> bool:
+        return self._capability.strict
+
+    def __call__(self, ops: Sequence[OpInfo], /) -> TuneConfig:
+        return resolve(self._capability, ops, self._config)

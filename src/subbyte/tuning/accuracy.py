@@ -1,0 +1,119 @@
+"""How good a model is, and how much worse than the float one."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any, Literal
+
+from torch import Tensor
+
+from subbyte.errors import EvaluationError, TuningError
+
+Metrics = Mapping[str, float]
+METRIC = "metric"  # the name of one that has none
+
+
+def read_metrics(value: Any) -> dict[str, float]:
+    """What an evaluation returned: one number, or several by name.
+
+    Raises:
+        EvaluationError: a metric is no finite number, or there is none.
+    """
+    given = value if isinstance(value, Mapping) else {METRIC: value}
+    if not given:
+        raise EvaluationError("the evaluation returned no metric; return a number, or a dict of numbers by name")
+    return {str(name): _number(name, each) for name, each in given.items()}
+
+
+def _number(name: Any, value: Any) -> float:
+    shown = f"metric {name!r}" if name != METRIC else "the metric"
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    elif hasattr(value, "item") and not isinstance(value, Tensor):
+        value = value.item()  # numpy's scalars
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise EvaluationError(
+            f"{shown} must be a number, and the evaluation returned {type(value).__name__}: {value!r}"
+        )
+    if not math.isfinite(value):
+        raise EvaluationError(f"{shown} is {float(value)}, which is no finite number")
+    return float(value)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """What a loss of accuracy is.
+
+    Args:
+        max_loss: how much worse than the float model one may be.
+        relative: whether losses are shares of the float model's metrics, or in their own units.
+        higher_is_better: of all metrics, or of each by name.
+        weights: of several metrics: their weighted mean loss counts; without weights the worst of all.
+
+    Raises:
+        TuningError: a negative loss, which would ask for more than the float model gives, or weights that are not.
+    """
+
+    max_loss: float = 0.01
+    relative: bool = True
+    higher_is_better: bool | Mapping[str, bool] = True
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_loss, Real) or isinstance(self.max_loss, bool) or not math.isfinite(self.max_loss):
+            raise TuningError(f"max_loss must be a number, not {self.max_loss!r}")
+        if self.max_loss < 0:
+            raise TuningError(
+                f"max_loss is {self.max_loss}, which asks for a model better than the float one; give 0 or more"
+            )
+        if any(not isinstance(w, Real) or w < 0 for w in self.weights.values()) or (
+            self.weights and not sum(self.weights.values())
+        ):
+            raise TuningError(f"weights of metrics must be numbers of which one is above zero, not {self.weights!r}")
+
+    @property
+    def unit(self) -> Literal["relative", "absolute"]:
+        return "relative" if self.relative else "absolute"
+
+    def loss(self, metrics: Metrics, baseline: Metrics) -> float:
+        """How much worse than the float model, as `max_loss` counts it; below zero where it is better.
+
+        Raises:
+            EvaluationError: the evaluation returned other metrics than of the float model.
+        """
+        if set(metrics) != set(baseline):
+            raise EvaluationError(
+                f"the evaluation returned the metrics {sorted(metrics)}, and of the float model {sorted(baseline)}"
+            )
+        losses = {name: self._loss(name, metrics[name], baseline[name]) for name in baseline}
+        if not self.weights:
+            return max(losses.values())
+        return sum(w * losses[name] for name, w in self.weights.items()) / sum(self.weights.values())
+
+    def _loss(self, name: str, value: float, reference: float) -> float:
+        loss = reference - value if self._higher(name) else value - reference
+        return loss / abs(reference) if self.relative else loss
+
+    def _higher(self, name: str) -> bool:
+        better = self.higher_is_better
+        return better[name] if isinstance(better, Mapping) else better
+
+    def check(self, baseline: Metrics) -> None:
+        """Refuse a criterion that has no meaning for the float model's metrics.
+
+        Raises:
+            TuningError: a share of zero is asked for, or of a metric that there is not.
+        """
+        for given, what in ((self.weights, "weights"), (self.higher_is_better, "higher_is_better")):
+            if isinstance(given, Mapping) and given and (unknown := set(given) - set(baseline)):
+                raise TuningError(f"{what} names {sorted(unknown)}, and the evaluation returns {sorted(baseline)}")
+        if isinstance(self.higher_is_better, Mapping) and (missing := set(baseline) - set(self.higher_is_better)):
+            raise TuningError(
+                f"higher_is_better says nothing of {sorted(missing)}; name every metric, or give one bool"
+            )
+        zero = [name for name, value in baseline.items() if value == 0]
+        if self.relative and zero:
+            raise TuningError(
+                f"the float model's {zero[0]} is 0, of which no share can be lost; ask for an absolute loss"
+            )

@@ -1,0 +1,65 @@
+"""What a strategy proposes."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from subbyte.errors import TuningError
+from subbyte.spec import OpConfig, OpKey, TuneConfig
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A configuration to be tried.
+
+    Args:
+        config: what every op gets.
+        recovered: whether the recovery methods that are asked for run on it.
+    """
+
+    config: TuneConfig
+    recovered: bool = False
+
+
+class Encoding:
+    """Candidates as short texts: for each op the number of its alternative.
+
+    Args:
+        alternatives: for each op.
+    """
+
+    def __init__(self, alternatives: Mapping[OpKey, Sequence[OpConfig]]) -> None:
+        self._alternatives = alternatives
+        self._numbers = {key: {each: index for index, each in enumerate(found)} for key, found in alternatives.items()}
+
+    def encode(self, candidate: Candidate) -> str:
+        """The text; equal for equal candidates alone.
+
+        Raises:
+            TuningError: an op has what is none of its alternatives, or is not named.
+        """
+        numbers = [self._number(candidate.config, key) for key in self._alternatives]
+        return json.dumps([numbers, candidate.recovered], separators=(",", ":"))
+
+    def _number(self, config: TuneConfig, key: OpKey) -> int:
+        try:
+            return self._numbers[key][config.op[key]]
+        except KeyError:
+            given = config.op.get(key, "nothing")
+            raise TuningError(
+                f"the strategy gives op {key[0]!r} ({key[1]}) {given}, which is none of its alternatives"
+            ) from None
+
+    def decode(self, text: str) -> Candidate:
+        """The candidate of a text."""
+        numbers, recovered = json.loads(text)
+        pairs = zip(self._alternatives.items(), numbers, strict=True)
+        return Candidate(TuneConfig({key: found[number] for (key, found), number in pairs}), recovered)
+
+    @cached_property
+    def digest(self) -> str:
+        """Tells these alternatives from others."""
+        lines = [f"{key}: {'; '.join(map(str, found))}" for key, found in self._alternatives.items()]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -1,0 +1,155 @@
+"""The loop: a strategy proposes, an executor tries, and what comes back is judged and sent to the strategy."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+
+from subbyte.errors import EvaluationError, TuningError
+from subbyte.tuning.accuracy import Metrics
+from subbyte.tuning.candidate import Candidate, Encoding
+from subbyte.tuning.distributed import Executor
+from subbyte.tuning.search import Proposals, Search
+from subbyte.tuning.study import Record, Study
+from subbyte.tuning.trial import Trial, best_of
+
+_REPEATED = 1000  # proposals in a row that are known: the strategy has nothing new
+
+Watch = Callable[[Sequence[Trial]], None]
+
+
+@dataclass
+class Limits:
+    """When a search ends.
+
+    Args:
+        max_trials: at most; those that an earlier run of the same study made count.
+        timeout: seconds of this run; None is no limit.
+        first_met: end with the first trial that is good enough.
+
+    Raises:
+        TuningError: no trial is allowed, or a limit is no number.
+    """
+
+    max_trials: int
+    timeout: float | None = None
+    first_met: bool = False
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_trials, int) or isinstance(self.max_trials, bool) or self.max_trials < 1:
+            raise TuningError(f"max_trials must be a whole number above zero, not {self.max_trials!r}")
+        timed = isinstance(self.timeout, Real) and not isinstance(self.timeout, bool)
+        if self.timeout is not None and not (timed and self.timeout >= 0):
+            raise TuningError(f"timeout must be a number of seconds, or None for no limit, not {self.timeout!r}")
+
+    def is_late(self) -> bool:
+        """Whether the time is over."""
+        return self.timeout is not None and time.monotonic() - self.started >= self.timeout
+
+    def are_reached(self, trials: Sequence[Trial]) -> bool:
+        """Whether there is to be no further trial."""
+        met = self.first_met and any(trial.met for trial in trials)
+        return met or len(trials) >= self.max_trials or self.is_late()
+
+
+@dataclass
+class Loop:
+    """Tries candidates, each once.
+
+    Args:
+        search: what is wanted.
+        baseline: the metrics of the float model.
+        study: where trials are kept.
+        executor: tries what the study does not have.
+        limits: when to end; of a study that has no trial one is always made.
+        watch: told of all trials after each.
+    """
+
+    search: Search
+    baseline: Metrics
+    study: Study
+    executor: Executor
+    limits: Limits
+    watch: Watch = lambda trials: None
+    trials: list[Trial] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._encoding = Encoding(self.search.space.alternatives)
+        self._known = {record.key: record for record in self.study.records()}
+        self._done: dict[str, Trial] = {}
+        self._best: Trial | None = None
+
+    def run(self, proposals: Proposals) -> None:
+        """Until the strategy has no more to propose or a limit is reached; then take in all else that the study has."""
+        results: list[Trial] | None = None
+        repeated = 0
+        while not self._has_ended() and repeated < _REPEATED:
+            try:
+                batch = next(proposals) if results is None else proposals.send(results)
+            except StopIteration:
+                break
+            before = len(self.trials)
+            results = self._tried(batch)
+            if results is None:
+                break
+            repeated = repeated + 1 if len(self.trials) == before else 0
+        if not self._known:
+            self._tried([Candidate(self.search.space.widest())])  # a strategy that proposes nothing
+        for key in [key for key in self._known if key not in self._done]:
+            self._judge(key, self._encoding.decode(key))
+        self._keep_best()
+
+    def _has_ended(self) -> bool:
+        return bool(self._known) and self.limits.are_reached(self.trials)
+
+    def _is_late(self) -> bool:
+        return bool(self._known) and self.limits.is_late()
+
+    def _tried(self, batch: Sequence[Candidate]) -> list[Trial] | None:
+        """The trials of a batch; None where a limit was reached within it."""
+        keys = [self._encoding.encode(candidate) for candidate in batch]
+        candidates = dict(zip(keys, batch, strict=True))
+        wanted = [key for key in candidates if key not in self._done][: self.limits.max_trials - len(self.trials)]
+        new = {key: candidates[key] for key in wanted if key not in self._known}
+        records = self.executor.records(new, self._is_late)
+        for key in wanted:
+            if self._has_ended() or not self._is_found(key, records):
+                return None
+            self._judge(key, candidates[key])
+            if key in new:
+                self._keep_best()
+        return [self._done[key] for key in keys] if all(key in self._done for key in keys) else None
+
+    def _is_found(self, key: str, records: Iterator[Record]) -> bool:
+        while key not in self._known:
+            record = next(records, None)
+            if record is None:
+                return False
+            self._known[record.key] = record
+        return True
+
+    def _judge(self, key: str, candidate: Candidate) -> None:
+        accuracy, goal, record = self.search.accuracy, self.search.goal, self._known[key]
+        objectives = self.search.objectives(candidate.config)
+        loss, problem = float("inf"), record.problem
+        if not problem:
+            try:
+                loss = accuracy.loss(record.metrics, self.baseline)
+            except EvaluationError as error:  # of an earlier run
+                problem = str(error)
+        met = not problem and loss <= accuracy.max_loss and goal.within(objectives)
+        trial = Trial(
+            len(self.trials), candidate.config, {} if problem else record.metrics, loss, objectives,
+            goal.cost(objectives, self.search.of_float), met, candidate.recovered, record.seconds, record.evaluation,
+            problem,
+        )  # fmt: skip
+        self._done[key] = trial
+        self.trials.append(trial)
+        self.watch(self.trials)
+
+    def _keep_best(self) -> None:
+        best = best_of(self.trials)
+        if best is not None and best is not self._best:
+            self.study.keep_best(best)
+            self._best = best

@@ -1,0 +1,97 @@
+"""What a strategy sees of a search."""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from subbyte.adaptor import TunableModel
+from subbyte.algorithms import RecoveryMethod, recover
+from subbyte.spec import OpConfig, OpKey, TuneConfig
+from subbyte.tuning.accuracy import Accuracy
+from subbyte.tuning.candidate import Candidate
+from subbyte.tuning.objective import Goal, objective_of
+from subbyte.tuning.space import TuningSpace
+from subbyte.tuning.trial import Trial
+
+# A strategy yields candidates that may be tried side by side, and is sent their trials, in the same order.
+Proposals = Generator[Sequence[Candidate], Sequence[Trial], None]
+Progress = Callable[[str, float], None]
+
+
+@dataclass
+class Search:
+    """The space, what is wanted, and what has been found.
+
+    Args:
+        space: that is searched.
+        model: that trials run on.
+        goal: what to make small.
+        accuracy: what a loss is, and how much of it is tolerable.
+        of_float: what the widest configuration costs, by objective.
+        recipes: recovery methods that candidates may ask for.
+        seed: of the strategy's and of these methods' randomness.
+        options: of the strategy.
+        loss_fn: from a model and a batch to a differentiable loss, for strategies that need gradients.
+        progress: told what is measured before the first trial, and how much of it is done.
+        errors: of the model's outputs by each alternative of each op, once they are measured (see `errors_of`).
+        part_errors: the same of the weight of an op alone quantized, and of its inputs alone.
+    """
+
+    space: TuningSpace
+    model: TunableModel
+    goal: Goal
+    accuracy: Accuracy
+    of_float: Mapping[str, float]
+    recipes: Sequence[RecoveryMethod] = ()
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    loss_fn: Callable[..., Any] | None = None
+    progress: Progress = lambda what, share: None
+    errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
+    part_errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
+    _added: dict[tuple[OpKey, OpConfig], dict[str, float]] = field(default_factory=dict)
+
+    def realized(self, candidate: Candidate) -> Any:
+        """The model as a candidate has it, ready to be evaluated."""
+        if not candidate.recovered:
+            return self.model.apply(candidate.config)
+        prepared = self.model.prepare(candidate.config)
+        recover(prepared, self.recipes, self.model.batches, seed=self.seed)
+        return prepared.eval()
+
+    def converted(self, candidate: Candidate) -> Any:
+        """The same as a model of its own, its weights packed."""
+        if not candidate.recovered:
+            return self.model.quantize(candidate.config)
+        return self.model.convert(self.realized(candidate))
+
+    def objectives(self, config: TuneConfig) -> dict[str, float]:
+        """Every figure that is looked at."""
+        return {name: objective_of(name).of(self.model, config) for name in self.goal.names}
+
+    def candidate(self, chosen: Mapping[OpKey, OpConfig], *, recovered: bool = False) -> Candidate:
+        """A candidate that gives some ops these alternatives, and the others their first."""
+        return Candidate(self.space.config(chosen), recovered)
+
+    def cost(self, config: TuneConfig) -> float:
+        """What the search makes small."""
+        return self.goal.cost(self.objectives(config), self.of_float)
+
+    def op_objectives(self, key: OpKey, config: OpConfig) -> dict[str, float]:
+        """What one op adds to every figure in an alternative, were it alone quantized; negative where it saves."""
+        if (key, config) not in self._added:
+            alone = self.objectives(TuneConfig({**self.space.widest().op, key: config}))
+            self._added[key, config] = {name: value - self.of_float[name] for name, value in alone.items()}
+        return self._added[key, config]
+
+    def op_cost(self, key: OpKey, config: OpConfig) -> float:
+        """The same of the cost."""
+        return self.goal.cost(self.op_objectives(key, config), self.of_float)
+
+    def keeps_budgets(self, chosen: Mapping[OpKey, OpConfig]) -> bool:
+        """Whether every budget is kept where some ops have these alternatives, and the others their first."""
+        return not self.goal.budgets or self.goal.within(self.objectives(self.space.config(chosen)))
+
+    def ladder(self, key: OpKey) -> list[OpConfig]:
+        """The rungs of an op, from narrow to wide, as the objective counts."""
+        return self.space.ladder(key, self.op_cost)

@@ -1,0 +1,46 @@
+"""tpe and bayesian: Optuna's samplers over the rungs of the ops."""
+
+import warnings
+
+import optuna
+from optuna.samplers import BaseSampler, GPSampler, TPESampler
+
+from subbyte.tuning.search import Proposals, Search
+from subbyte.tuning.strategies.registry import register_strategy
+
+_EXCESS = 10.0  # what a model that is not good enough costs more, in shares of the float model, for each tolerable loss
+
+
+@register_strategy("tpe")
+def tpe(search: Search) -> Proposals:
+    """Optuna's tree-structured Parzen estimator (Bergstra et al., 2011; multivariate)."""
+    return _sampled(search, TPESampler(seed=search.seed, multivariate=True, **search.options))
+
+
+@register_strategy("bayesian")
+def bayesian(search: Search) -> Proposals:
+    """Optuna's Gaussian process with the logarithm of the expected improvement."""
+    return _sampled(search, GPSampler(seed=search.seed, **search.options))
+
+
+def _sampled(search: Search, sampler: BaseSampler) -> Proposals:
+    """Each op's rung is a whole number; a model is worth its cost, and more for what it loses too much."""
+    ladders = {op.key: search.ladder(op.key) for op in search.space.tunable}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study = optuna.create_study(sampler=sampler)
+    span = max(search.cost(search.space.widest()), 1e-30)
+    while True:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            asked = study.ask()
+            rungs = {
+                key: ladder[asked.suggest_int(f"{key[0]} ({key[1]})", 0, len(ladder) - 1)]
+                for key, ladder in ladders.items()
+            }
+        (trial,) = yield [search.candidate(rungs)]
+        if trial.failed:
+            study.tell(asked, state=optuna.trial.TrialState.FAIL)
+            continue
+        excess = max(trial.loss - search.accuracy.max_loss, 0.0) / max(search.accuracy.max_loss, 1e-6)
+        study.tell(asked, trial.cost / span + _EXCESS * excess)

@@ -1,0 +1,217 @@
+"""The study: every trial, kept in an Optuna study, where an interrupted search finds it again."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import optuna
+from optuna.exceptions import DuplicatedStudyError, StorageInternalError
+from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from subbyte.errors import TuningError
+from subbyte.spec import TuneConfig
+from subbyte.tuning.storage import DEFAULT_FILE, open_storage
+from subbyte.tuning.trial import Trial
+
+_NAMED = {"model": "the model or its weights", "data": "the calibration data", "alternatives": "what its ops may have",
+          "evaluation": "the evaluation's code"}  # fmt: skip
+_DIRECTIONS = [StudyDirection.MINIMIZE, StudyDirection.MINIMIZE]  # of loss and cost
+
+Identity = Mapping[str, str]  # what a study is of: digests by the names above
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is kept of a trial; how good that is is judged anew when it is read.
+
+    Args:
+        key: the candidate, encoded.
+        metrics: of the model, by name.
+        seconds: that the trial took.
+        evaluation: seconds of these that the user's evaluation took.
+        problem: why it failed, or empty.
+        values: loss and cost as the search that tried it counts, for Optuna's own views of the study; not read back.
+    """
+
+    key: str
+    metrics: Mapping[str, float]
+    seconds: float
+    evaluation: float
+    problem: str
+    values: tuple[float, float] | None = None
+
+    @property
+    def state(self) -> TrialState:
+        """What Optuna calls its outcome."""
+        return TrialState.FAIL if self.problem else TrialState.COMPLETE
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """Plain values, of which `read_record` makes it again."""
+        return {
+            "metrics": dict(self.metrics), "seconds": self.seconds, "evaluation": self.evaluation,
+            "problem": self.problem,
+        }  # fmt: skip
+
+
+def read_record(trial: FrozenTrial) -> Record | None:
+    """Of one of Optuna's trials; None where it has not ended, or was given up."""
+    kept = trial.user_attrs.get("record")
+    if kept is None or not trial.state.is_finished():
+        return None
+    return Record(trial.user_attrs["key"], kept["metrics"], kept["seconds"], kept["evaluation"], kept["problem"])
+
+
+class Study:
+    """Trials on disk.
+
+    Args:
+        storage: an Optuna storage, the URL of a database, or a file (see `open_storage`).
+        identity: of the model and all that decides what a trial gives.
+        name: of the study; None is the newest one that has not ended, or a new one.
+
+    Raises:
+        TuningError: the study is of another model, or the storage cannot be opened or read.
+    """
+
+    def __init__(self, storage: Any, identity: Identity, name: str | None = None) -> None:
+        optuna.logging.set_verbosity(logging.WARNING)
+        self.storage = open_storage(storage)
+        with readable(storage):
+            self.name, self.id = _open(self.storage, identity, name)
+
+    def records(self) -> list[Record]:
+        """All trials that have ended, in the order of the study."""
+        found = (read_record(trial) for trial in self.trials())
+        return [record for record in found if record is not None]
+
+    def trials(self) -> list[FrozenTrial]:
+        """Optuna's trials, those included that are being run."""
+        return self.storage.get_all_trials(self.id, deepcopy=False)
+
+    def add(self, record: Record) -> None:
+        """Keep a trial that has ended: once this returns, no end of this process loses it.
+
+        Raises:
+            TuningError: the storage cannot be written to.
+        """
+        attributes = {"key": record.key, "record": record.kept}
+        trial = create_trial(state=record.state, values=record.values, user_attrs=attributes)
+        with writable(self.name):
+            self.storage.create_new_trial(self.id, trial)
+
+    @property
+    def baseline(self) -> dict[str, float] | None:
+        """The metrics of the float model, where they are known."""
+        found: dict[str, float] | None = self._attributes().get("baseline")
+        return found
+
+    def keep_baseline(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Keep the metrics of the float model, unless another process was first; what is kept comes back."""
+        if self.baseline is None:
+            self._note("baseline", dict(metrics))
+        return self.baseline or dict(metrics)
+
+    def keep_best(self, trial: Trial) -> None:
+        """Keep the best trial so far, with its whole configuration, for whoever cannot wait for the end."""
+        config = [[*key, each.to_dict()] for key, each in trial.config.op.items()]
+        self._note("best", {"config": config, "recovered": trial.recovered, "met": trial.met})
+
+    def end(self) -> None:
+        """Note that the search has ended: the next one begins a study of its own."""
+        self._note("ended", True)
+
+    def _attributes(self) -> dict[str, Any]:
+        return self.storage.get_study_user_attrs(self.id)
+
+    def _note(self, name: str, value: Any) -> None:
+        with writable(self.name):
+            self.storage.set_study_user_attr(self.id, name, value)
+
+
+def best_configuration(storage: Any = DEFAULT_FILE, study: str | None = None) -> TuneConfig:
+    """The best configuration so far of a search that runs, was killed, or has ended; `quantize` takes it.
+
+    Args:
+        storage: as for `tune`.
+        study: its name; None is the newest that has one.
+
+    Raises:
+        TuningError: there is none, or the storage cannot be read.
+    """
+    opened = open_storage(storage)
+    with readable(storage):
+        found = {each.study_name: each.user_attrs for each in opened.get_all_studies()}
+    names = [name for name, kept in found.items() if "best" in kept and study in (None, name)]
+    if not names:
+        which = "a study" if study is None else f"study {study!r}"
+        raise TuningError(
+            f"{storage} has no trial of {which} that did not fail (studies: {', '.join(found) or 'none'})"
+        )
+    config = found[names[-1]]["best"]["config"]
+    return TuneConfig.from_dict({"op": {(name, kind): each for name, kind, each in config}})
+
+
+@contextmanager
+def readable(storage: Any) -> Iterator[None]:
+    """Say which storage it is that cannot be read."""
+    try:
+        yield
+    except TuningError:
+        raise
+    except Exception as error:  # of whichever database
+        raise TuningError(
+            f"the study's storage {storage} cannot be read, and may be damaged: {type(error).__name__}: {error}; "
+            "give another storage"
+        ) from error
+
+
+@contextmanager
+def writable(name: str) -> Iterator[None]:
+    """Say which study it is that cannot be written."""
+    try:
+        yield
+    except (StorageInternalError, OSError) as error:
+        raise TuningError(
+            f"study {name!r} cannot be written: {error}; the trials before this one are kept, and the same call goes "
+            "on from there"
+        ) from error
+
+
+def _open(storage: BaseStorage, identity: Identity, name: str | None) -> tuple[str, int]:
+    known = {each.study_name: each.user_attrs for each in storage.get_all_studies()}
+    if name is None:
+        unended = [
+            each for each, kept in known.items() if kept.get("identity") == dict(identity) and not kept.get("ended")
+        ]
+        name = unended[-1] if unended else f"{identity['model'][:12]}-{len(known)}"
+    try:
+        if name not in known:
+            storage.create_new_study(_DIRECTIONS, name)
+    except DuplicatedStudyError:
+        pass  # another process was first
+    number = storage.get_study_id_from_name(name)
+    stored = storage.get_study_user_attrs(number).get("identity")
+    if stored is None and _is_empty(storage, number):
+        storage.set_study_user_attr(number, "identity", dict(identity))
+    else:
+        _check(stored, identity, name)
+    return name, number
+
+
+def _is_empty(storage: BaseStorage, number: int) -> bool:
+    return storage.get_study_directions(number) == _DIRECTIONS and not storage.get_n_trials(number)
+
+
+def _check(stored: Any, identity: Identity, name: str) -> None:
+    if not isinstance(stored, dict):
+        raise TuningError(f"study {name!r} was not made by subbyte; give another study name or storage")
+    differing = [what for key, what in _NAMED.items() if stored.get(key) != identity.get(key)]
+    if differing:
+        raise TuningError(
+            f"study {name!r} is of another search: {' and '.join(differing)} differ; give another study name or storage"
+        )

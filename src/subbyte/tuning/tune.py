@@ -1,0 +1,143 @@
+"""From an adaptor, a request and an evaluation to the best model that is good enough."""
+
+import hashlib
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from subbyte.adaptor import TunableModel
+from subbyte.algorithms import RecoveryMethod
+from subbyte.errors import TuningError
+from subbyte.spec import TuneConfig
+from subbyte.tuning.accuracy import METRIC, Accuracy
+from subbyte.tuning.budget import check_budgets
+from subbyte.tuning.candidate import Candidate, Encoding
+from subbyte.tuning.distributed import Distribution, Local
+from subbyte.tuning.evaluation import Evaluate, Evaluation, evaluate_float
+from subbyte.tuning.measured import measure
+from subbyte.tuning.objective import Goal, objective_of
+from subbyte.tuning.result import TuneResult, Wanted, remember
+from subbyte.tuning.run import Limits, Loop, Watch
+from subbyte.tuning.search import Progress, Search
+from subbyte.tuning.space import TuningSpace
+from subbyte.tuning.storage import DEFAULT_FILE
+from subbyte.tuning.strategies import strategy_of
+from subbyte.tuning.study import Study
+from subbyte.tuning.trial import best_of
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is asked of a search.
+
+    Args:
+        evaluate: from a model to a metric, or to several by name.
+        accuracy: what may be lost.
+        goal: what to make small.
+        strategy: by name.
+        options: of the strategy.
+        recipes: recovery methods that candidates may ask for.
+        seed: of all that is random.
+        loss_fn: for strategies that need gradients.
+        storage: of the study.
+        study: its name in the storage; None takes up the newest that was interrupted, or begins one.
+        distribution: who tries the candidates.
+    """
+
+    evaluate: Evaluate
+    accuracy: Accuracy
+    goal: Goal
+    strategy: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    recipes: Sequence[RecoveryMethod] = ()
+    seed: int = 0
+    loss_fn: Callable[..., Any] | None = None
+    storage: Any = DEFAULT_FILE
+    study: str | None = None
+    distribution: Distribution = field(default_factory=Local)
+
+
+def search_best(
+    float_model: Any, model: TunableModel, task: Task, limits: Limits, watch: Watch = lambda trials: None,
+    progress: Progress = lambda what, share: None,
+) -> TuneResult:  # fmt: skip
+    """Search, and make the best model.
+
+    Args:
+        float_model: whose metrics are the baseline.
+        model: that trials run on.
+        task: what is asked.
+        limits: when to end.
+        watch: told of all trials after each.
+        progress: told what is done beside trials, and how much of it.
+
+    Raises:
+        TuningError: there is nothing to tune, a budget cannot be kept, or the study is of another search.
+        Exception: what the evaluation of the float model raised, three times in a row.
+    """
+    strategy = strategy_of(task.strategy)
+    space = TuningSpace(model.ops, model.alternatives)
+    if task.distribution.needs_name and task.study is None:
+        raise TuningError("processes that share a search need a study of the same name: give study=, and storage=")
+    of_float = {name: objective_of(name).of(model, space.widest()) for name in task.goal.names}
+    search = Search(
+        space, model, task.goal, task.accuracy, of_float,
+        recipes=task.recipes, seed=task.seed, options=task.options, loss_fn=task.loss_fn, progress=progress,
+    )  # fmt: skip
+    check_budgets(search)
+    study = Study(task.storage, _identity(model, task), task.study)
+    baseline = study.baseline
+    if baseline is None:
+        baseline = study.keep_baseline(evaluate_float(task.evaluate, float_model))
+    task.accuracy.check(baseline)
+    with closing(task.distribution.executor(Evaluation(search, task.evaluate, baseline), study)) as executor:
+        loop = Loop(search, baseline, study, executor, limits, watch)
+        with _saying_how_to_go_on(loop, task.storage):
+            loop.run(strategy(search))
+    study.end()
+    best = best_of(loop.trials) or loop.trials[0]
+    chosen = Candidate(search.space.widest() if best.failed else best.config, best.recovered)
+    converted = search.converted(chosen)
+    shown = baseline[METRIC] if set(baseline) == {METRIC} else baseline
+    wholes = {"float": (float_model, TuneConfig({})), "best": (converted, chosen.config)}
+    measured = measure(model, task.goal.names, wholes)
+    wanted = Wanted(task.strategy, task.accuracy, task.goal, limits.max_trials, of_float, space.alternatives)
+    result = TuneResult(
+        converted, best.met, shown, best, loop.trials, search.errors, study.name, wanted, search.part_errors,
+        time.monotonic() - limits.started, measured,
+    )  # fmt: skip
+    remember(result)
+    return result
+
+
+@contextmanager
+def _saying_how_to_go_on(loop: Loop, storage: Any) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        count, name = len(loop.trials), loop.study.name
+        interrupt.add_note(
+            f"interrupted: study {name!r} in {storage} keeps {count} trials; run it again to go on there"
+        )
+        raise
+
+
+def _identity(model: TunableModel, task: Task) -> dict[str, str]:
+    return {
+        **model.identity,
+        "alternatives": Encoding(model.alternatives).digest,
+        "evaluation": _digest_of_code(task.evaluate),
+    }
+
+
+def _digest_of_code(function: Any) -> str:
+    """Of what a function is written as; not of what it refers to."""
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    if code is None:
+        return ""
+    constants = [constant for constant in code.co_consts if isinstance(constant, str | int | float | bool)]
+    return hashlib.sha256(code.co_code + repr((constants, code.co_names)).encode()).hexdigest()

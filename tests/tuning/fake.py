@@ -1,0 +1,127 @@
+"""A model whose errors and costs are known, for strategies to search."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from subbyte import OpConfig, TensorSpec, TuneConfig
+from subbyte.adaptor import TunableModel
+from subbyte.spec import OpInfo, OpKey
+from subbyte.tuning.accuracy import Accuracy
+from subbyte.tuning.candidate import Candidate
+from subbyte.tuning.objective import objective_of, read_goal
+from subbyte.tuning.search import Proposals, Search
+from subbyte.tuning.space import FLOAT_BITS, TuningSpace, bits
+from subbyte.tuning.trial import Trial
+
+
+def pair(weight: int, activation: int = 8, algorithm: str = "minmax") -> OpConfig:
+    return OpConfig(
+        TensorSpec(f"int{weight}", granularity="per_channel", algorithm=algorithm), TensorSpec(f"uint{activation}")
+    )
+
+
+FLOAT = OpConfig()
+LADDER = (pair(8), *(pair(width) for width in range(7, 1, -1)), FLOAT)
+
+
+class FakeModel(TunableModel):
+    """Ops of given sizes and sensitivities: an op's error is its sensitivity times 4^-bits of its weight."""
+
+    def __init__(
+        self, sizes: Mapping[str, int], sensitivities: Mapping[str, float],
+        alternatives: Mapping[str, Sequence[OpConfig]] | None = None, types: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        kinds = types or {}
+        self.ops = [OpInfo(name, kinds.get(name, "Linear"), "weighted") for name in sizes]
+        self.sizes, self.sensitivities = sizes, sensitivities
+        given = alternatives or {}
+        self.alternatives = {op.key: given.get(op.name, LADDER) for op in self.ops}
+        self.identity = {"model": "fake", "data": "none"}
+        self.batches: Sequence[Any] = ()
+        self.measured = 0
+        self.applied: list[TuneConfig] = []
+
+    def apply(self, config: TuneConfig) -> Any:
+        self.applied.append(config)
+        return config
+
+    def size(self, config: TuneConfig) -> int:
+        return sum(self.sizes[name] * bits(config.op[name, kind].weight) for name, kind in config.op)
+
+    def bops(self, config: TuneConfig) -> int:
+        return sum(
+            self.sizes[name] * bits(each.weight) * bits(each.activation) for (name, _), each in config.op.items()
+        )
+
+    def latency(self, config: TuneConfig, samples: int = 1) -> float:
+        """Floats are fast here, two bits the slowest: what a machine without kernels may be like."""
+        return samples * sum(self.sizes[name] / bits(each.weight) for (name, _), each in config.op.items())
+
+    def measured_latency(self, model: Any, samples: int = 1) -> float:
+        return 2.0 * samples
+
+    def output_error(self, key: OpKey, config: OpConfig) -> float:
+        self.measured += 1
+        return sum(
+            self.sensitivities[key[0]] * share * 4.0 ** -bits(spec)
+            for spec, share in ((config.weight, 1.0), (config.activation, 0.1))
+            if bits(spec) < FLOAT_BITS
+        )
+
+    def error(self, config: TuneConfig) -> float:
+        return sum(self.output_error(key, each) for key, each in config.op.items())
+
+    def weight_error(self, key: OpKey, config: OpConfig) -> float:
+        return 0.0 if config.weight is None else 4.0 ** -bits(config.weight)
+
+    def hessian_traces(self, loss_fn: Callable[..., Any], seed: int = 0) -> dict[OpKey, float]:
+        return {op.key: self.sensitivities[op.name] for op in self.ops}
+
+    def prepare(self, config: TuneConfig) -> Any:
+        return config
+
+    def quantize(self, config: TuneConfig) -> Any:
+        return config
+
+    def convert(self, prepared: Any) -> Any:
+        return prepared
+
+
+def search_of(
+    model: FakeModel, max_loss: float = 0.01, objective: Any = "size", budgets: Any = None, **given: Any
+) -> Search:
+    space, goal = TuningSpace(model.ops, model.alternatives), read_goal(objective, budgets)
+    of_float = {name: objective_of(name).of(model, space.widest()) for name in goal.names}
+    return Search(space, model, goal, Accuracy(max_loss), of_float, **given)
+
+
+def trial_of(search: Search, candidate: Candidate, loss: float, number: int = 0) -> Trial:
+    objectives = search.objectives(candidate.config)
+    cost = search.goal.cost(objectives, search.of_float)
+    met = loss <= search.accuracy.max_loss and search.goal.within(objectives)
+    return Trial(number, candidate.config, {"metric": 1 - loss}, loss, objectives, cost, met, candidate.recovered)
+
+
+def play(search: Search, proposals: Proposals, loss: Callable[[Candidate, int], float], most: int = 200) -> list[Trial]:
+    """Run a strategy against losses that are given, as the loop would; a candidate is tried once."""
+    trials: list[Trial] = []
+    known: dict[str, Trial] = {}
+    results: list[Trial] | None = None
+    while len(trials) < most:
+        try:
+            batch = next(proposals) if results is None else proposals.send(results)
+        except StopIteration:
+            break
+        results = []
+        for candidate in batch:
+            key = f"{sorted((k, str(v)) for k, v in candidate.config.op.items())} {candidate.recovered}"
+            if key not in known:
+                known[key] = trial_of(search, candidate, loss(candidate, len(trials)), len(trials))
+                trials.append(known[key])
+            results.append(known[key])
+    return trials
+
+
+def widths(trial: Trial) -> list[int]:
+    """The bits of each op's weight."""
+    return [bits(each.weight) for each in trial.config.op.values()]
