@@ -129,7 +129,7 @@ def fit(
     wanted, search = request.accuracy_criterion, request.tuning_criterion
     task = Task(
         eval_func,
-        Accuracy(wanted.tolerable_loss, wanted.criterion == "relative", wanted.higher_is_better),
+        Accuracy(wanted.tolerable_loss, wanted.criterion, wanted.higher_is_better),
         read_goal(search.objective),
         search.strategy,
         search.strategy_kwargs or {},
@@ -207,7 +207,7 @@ def tune(
         )
     tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, data, first_last, _sampling_size(request))
     task = Task(
-        evaluate, Accuracy(max_loss, criterion == "relative", higher_is_better, metric_weights or {}),
+        evaluate, Accuracy(max_loss, criterion, higher_is_better, metric_weights or {}),
         read_goal(objective, budgets), strategy, strategy_options or {}, _methods(request, recover), seed, loss_fn,
         storage, study, distribution_of(distributed),
     )  # fmt: skip

@@ -30,7 +30,7 @@ def test_what_is_no_metric(value: Any) -> None:
 
 def test_relative_and_absolute() -> None:
     assert Accuracy().loss({"metric": 0.72}, {"metric": 0.8}) == pytest.approx(0.1)
-    assert Accuracy(relative=False).loss({"metric": 0.72}, {"metric": 0.8}) == pytest.approx(0.08)
+    assert Accuracy(criterion="absolute").loss({"metric": 0.72}, {"metric": 0.8}) == pytest.approx(0.08)
     assert Accuracy(higher_is_better=False).loss({"metric": 2.2}, {"metric": 2.0}) == pytest.approx(0.1)
     assert Accuracy().loss({"metric": 0.84}, {"metric": 0.8}) == pytest.approx(-0.05)
     assert Accuracy(higher_is_better=False).loss({"metric": -2.2}, {"metric": -2.0}) == pytest.approx(-0.1)
@@ -51,6 +51,7 @@ def test_of_several_metrics_the_worst_counts_or_the_weighted_mean() -> None:
         ({"max_loss": -0.01}, "better than the float one"),
         ({"max_loss": math.nan}, "must be a number"),
         ({"max_loss": "1%"}, "must be a number"),
+        ({"criterion": "relativ"}, "'relativ' is unknown; did you mean 'relative'"),
         ({"weights": {"a": -1}}, "weights"),
         ({"weights": {"a": 0}}, "weights"),
     ],
@@ -63,7 +64,7 @@ def test_what_has_no_meaning(given: dict[str, Any], message: str) -> None:
 def test_what_has_no_meaning_for_these_metrics() -> None:
     with pytest.raises(TuningError, match="is 0, of which no share"):
         Accuracy().check({"metric": 0.0})
-    Accuracy(relative=False).check({"metric": 0.0})
+    Accuracy(criterion="absolute").check({"metric": 0.0})
     with pytest.raises(TuningError, match=r"weights names \['b'\]"):
         Accuracy(weights={"b": 1.0}).check({"a": 1.0})
     with pytest.raises(TuningError, match=r"says nothing of \['b'\]"):

@@ -9,7 +9,9 @@ import optuna
 import pytest
 from small_search import Logged, be_interrupted, die, lines, run_alone, search_small, shown
 
+import subbyte
 from subbyte import TuningError
+from subbyte.cli.digits import load_digits, trained_network
 from subbyte.tuning import Accuracy, Limits, best_configuration
 from subbyte.tuning.study import Study
 
@@ -186,7 +188,7 @@ def test_a_study_of_another_criterion_is_judged_anew(tmp_path: Path) -> None:
     log = tmp_path / "log"
     lenient = search_small(Logged(log), tmp_path / "s.journal", study="small", accuracy=Accuracy(1.0))
     strict = search_small(
-        Logged(log), tmp_path / "s.journal", study="small", accuracy=Accuracy(1e-6, relative=False), max_trials=1
+        Logged(log), tmp_path / "s.journal", study="small", accuracy=Accuracy(1e-6, "absolute"), max_trials=1
     )
     assert all(trial.met for trial in lenient.trials)
     assert not strict.criterion_met
@@ -233,3 +235,20 @@ def test_there_is_no_best_yet(tmp_path: Path) -> None:
 def test_limits_that_are_none(limits: Any) -> None:
     with pytest.raises(TuningError, match=next(iter(limits))):
         Limits(**{"max_trials": 3} | limits)
+
+
+def test_trials_of_other_recovery_methods_are_not_taken_over(tmp_path: Path) -> None:
+    train, test = load_digits(seed=0)
+    model = trained_network(train, seed=0)
+    for methods in (["bias_correction"], ["equalize"], None):
+        result = subbyte.tune(
+            model,
+            [train.images[:64]],
+            test.accuracy,
+            recover=methods,
+            max_trials=16,
+            storage=tmp_path / "s.db",
+            study="a",
+        )
+        assert result.best.metric == test.accuracy(result.model)
+        assert methods is not None or not any(trial.recovered for trial in result.trials)

@@ -50,5 +50,8 @@ def test_candidates_are_encoded_and_decoded() -> None:
             assert encoding.decode(encoding.encode(candidate)) == candidate
             texts.add(encoding.encode(candidate))
         assert len(texts) == 2 * (index + 1)
+    other = Encoding(model.alternatives, "another method; seed 0")
+    assert other.decode(encoding.encode(Candidate(space.widest(), recovered=True))) is None
+    assert other.decode(encoding.encode(Candidate(space.widest()))) == Candidate(space.widest())
     with pytest.raises(TuningError, match=r"op 'a' .*none of its alternatives"):
         encoding.encode(Candidate(space.config({("a", "Linear"): pair(4, 3)})))

@@ -46,7 +46,7 @@ class TuneOptions(BaseModel):
         Raises:
             TuningError: that has no meaning.
         """
-        return Accuracy(self.max_loss, self.criterion == "relative", self.higher_is_better, self.metric_weights)
+        return Accuracy(self.max_loss, self.criterion, self.higher_is_better, self.metric_weights)
 
     def goal(self) -> Goal:
         """What to make small.

@@ -4,13 +4,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
-from subbyte.errors import EvaluationError, TuningError
+from subbyte.errors import EvaluationError, TuningError, nearest
 
 Metrics = Mapping[str, float]
+Criterion = Literal["relative", "absolute"]
 METRIC = "metric"  # the name of one that has none
 
 
@@ -47,7 +48,7 @@ class Accuracy:
 
     Args:
         max_loss: how much worse than the float model one may be.
-        relative: whether losses are shares of the float model's metrics, or in their own units.
+        criterion: whether losses are shares of the float model's metrics, or in their own units.
         higher_is_better: of all metrics, or of each by name.
         weights: of several metrics: their weighted mean loss counts; without weights the worst of all.
 
@@ -56,7 +57,7 @@ class Accuracy:
     """
 
     max_loss: float = 0.01
-    relative: bool = True
+    criterion: Criterion = "relative"
     higher_is_better: bool | Mapping[str, bool] = True
     weights: Mapping[str, float] = field(default_factory=dict)
 
@@ -67,14 +68,14 @@ class Accuracy:
             raise TuningError(
                 f"max_loss is {self.max_loss}, which asks for a model better than the float one; give 0 or more"
             )
+        kinds = get_args(Criterion)
+        if self.criterion not in kinds:
+            hint = nearest(str(self.criterion), kinds)
+            raise TuningError(f"criterion {self.criterion!r} is unknown{hint} (known: {', '.join(kinds)})")
         if any(not isinstance(w, Real) or w < 0 for w in self.weights.values()) or (
             self.weights and not sum(self.weights.values())
         ):
             raise TuningError(f"weights of metrics must be numbers of which one is above zero, not {self.weights!r}")
-
-    @property
-    def unit(self) -> Literal["relative", "absolute"]:
-        return "relative" if self.relative else "absolute"
 
     def loss(self, metrics: Metrics, baseline: Metrics) -> float:
         """How much worse than the float model, as `max_loss` counts it; below zero where it is better.
@@ -93,7 +94,7 @@ class Accuracy:
 
     def _loss(self, name: str, value: float, reference: float) -> float:
         loss = reference - value if self._higher(name) else value - reference
-        return loss / abs(reference) if self.relative else loss
+        return loss / abs(reference) if self.criterion == "relative" else loss
 
     def _higher(self, name: str) -> bool:
         better = self.higher_is_better
@@ -113,7 +114,7 @@ class Accuracy:
                 f"higher_is_better says nothing of {sorted(missing)}; name every metric, or give one bool"
             )
         zero = [name for name, value in baseline.items() if value == 0]
-        if self.relative and zero:
+        if self.criterion == "relative" and zero:
             raise TuningError(
                 f"the float model's {zero[0]} is 0, of which no share can be lost; ask for an absolute loss"
             )

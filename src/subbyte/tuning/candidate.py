@@ -28,10 +28,12 @@ class Encoding:
 
     Args:
         alternatives: for each op.
+        recovery: names the recovery methods, their options and their seed; other ones make other trials.
     """
 
-    def __init__(self, alternatives: Mapping[OpKey, Sequence[OpConfig]]) -> None:
+    def __init__(self, alternatives: Mapping[OpKey, Sequence[OpConfig]], recovery: str = "") -> None:
         self._alternatives = alternatives
+        self._recovery = recovery
         self._numbers = {key: {each: index for index, each in enumerate(found)} for key, found in alternatives.items()}
 
     def encode(self, candidate: Candidate) -> str:
@@ -41,7 +43,7 @@ class Encoding:
             TuningError: an op has what is none of its alternatives, or is not named.
         """
         numbers = [self._number(candidate.config, key) for key in self._alternatives]
-        return json.dumps([numbers, candidate.recovered], separators=(",", ":"))
+        return json.dumps([numbers, self._recovery if candidate.recovered else None], separators=(",", ":"))
 
     def _number(self, config: TuneConfig, key: OpKey) -> int:
         try:
@@ -52,11 +54,13 @@ class Encoding:
                 f"the strategy gives op {key[0]!r} ({key[1]}) {given}, which is none of its alternatives"
             ) from None
 
-    def decode(self, text: str) -> Candidate:
-        """The candidate of a text."""
-        numbers, recovered = json.loads(text)
+    def decode(self, text: str) -> Candidate | None:
+        """The candidate of a text; None of one that other recovery methods ran on."""
+        numbers, recovery = json.loads(text)
+        if recovery not in (None, self._recovery):
+            return None
         pairs = zip(self._alternatives.items(), numbers, strict=True)
-        return Candidate(TuneConfig({key: found[number] for (key, found), number in pairs}), recovered)
+        return Candidate(TuneConfig({key: found[number] for (key, found), number in pairs}), recovery is not None)
 
     @cached_property
     def digest(self) -> str:

@@ -75,8 +75,9 @@ class Loop:
     trials: list[Trial] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._encoding = Encoding(self.search.space.alternatives)
-        self._known = {record.key: record for record in self.study.records()}
+        self._encoding = Encoding(self.search.space.alternatives, self.search.recovery)
+        records = {record.key: record for record in self.study.records()}
+        self._known = {key: record for key, record in records.items() if self._encoding.decode(key) is not None}
         self._done: dict[str, Trial] = {}
         self._best: Trial | None = None
 
@@ -97,7 +98,9 @@ class Loop:
         if not self._known:
             self._tried([Candidate(self.search.space.widest())])  # a strategy that proposes nothing
         for key in [key for key in self._known if key not in self._done]:
-            self._judge(key, self._encoding.decode(key))
+            candidate = self._encoding.decode(key)
+            if candidate is not None:
+                self._judge(key, candidate)
         self._keep_best()
 
     def _has_ended(self) -> bool:

@@ -51,6 +51,11 @@ class Search:
     part_errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
     _added: dict[tuple[OpKey, OpConfig], dict[str, float]] = field(default_factory=dict)
 
+    @property
+    def recovery(self) -> str:
+        """Names the recovery methods and what decides what they do."""
+        return f"{', '.join(map(repr, self.recipes))}; seed {self.seed}" if self.recipes else ""
+
     def realized(self, candidate: Candidate) -> Any:
         """The model as a candidate has it, ready to be evaluated."""
         if not candidate.recovered:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,11 +189,9 @@ def _open(storage: BaseStorage, identity: Identity, name: str | None) -> tuple[s
             each for each, kept in known.items() if kept.get("identity") == dict(identity) and not kept.get("ended")
         ]
         name = unended[-1] if unended else f"{identity['model'][:12]}-{len(known)}"
-    try:
-        if name not in known:
+    if name not in known:
+        with suppress(DuplicatedStudyError):  # another process may be first
             storage.create_new_study(_DIRECTIONS, name)
-    except DuplicatedStudyError:
-        pass  # another process was first
     number = storage.get_study_id_from_name(name)
     stored = storage.get_study_user_attrs(number).get("identity")
     if stored is None and _is_empty(storage, number):

@@ -99,7 +99,7 @@ def search_best(
             loop.run(strategy(search))
     study.end()
     best = best_of(loop.trials) or loop.trials[0]
-    chosen = Candidate(search.space.widest() if best.failed else best.config, best.recovered)
+    chosen = Candidate(search.space.widest()) if best.failed else Candidate(best.config, best.recovered)
     converted = search.converted(chosen)
     shown = baseline[METRIC] if set(baseline) == {METRIC} else baseline
     wholes = {"float": (float_model, TuneConfig({})), "best": (converted, chosen.config)}

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 import subbyte
 from networks import ResidualNet, cifar_images, randomized, real_resnet20, seeded, tiny_transformer
-from subbyte import OpConfig, PostTrainingQuantConfig, TuneConfig
+from subbyte import OpConfig, PostTrainingQuantConfig, TensorSpec, TuneConfig
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
 from subbyte.adaptor.pytorch.tunable import PyTorchTunableModel
 from subbyte.capability import load_capability
@@ -252,3 +253,28 @@ def test_what_is_refused() -> None:
         tunable(model, None)
     with pytest.raises(ConfigError, match="Conv2e"):
         tunable(model, [seeded((2, 3, 8, 8))], op_type_dict={"Conv2e": "w4a8"})
+
+
+def test_a_configuration_that_fails_leaves_no_trace() -> None:
+    model, x = randomized(ResidualNet()), seeded((4, 3, 8, 8))
+    each = tunable(model, [x])
+    good, other = draw(each, 1), draw(each, 2)
+    each.apply(other)
+    key = ("conv2", "Conv2d")
+    wrong = OpConfig(TensorSpec("int4", granularity="per_channel"), TensorSpec("uint4"), bias=TensorSpec("int8"))
+    for failing in ({**good.op, key: wrong}, {**other.op, key: wrong}):
+        with pytest.raises(ConfigError, match="bias"):
+            each.apply(TuneConfig(failing))
+        with torch.no_grad():
+            assert torch.equal(each.apply(good)(x), subbyte.quantize(model, good, [x])(x))
+
+
+def test_a_strict_capability_refuses_what_could_overflow() -> None:
+    capability = replace(load_capability("pytorch_cpu"), strict=True)
+    model = randomized(nn.Sequential(nn.Linear(4096, 2)))
+    each = PyTorchAdaptor(capability).tunable(model, PostTrainingQuantConfig(), [seeded((2, 4096))])
+    (key,) = each.alternatives
+    config = next(c for c in each.alternatives[key] if str(c).startswith("w:int8") and "a:uint8" in str(c))
+    with pytest.raises(ConfigError, match="strict"):
+        each.apply(TuneConfig({key: replace(config, accumulator="int16")}))
+    each.apply(TuneConfig({key: config}))

@@ -21,6 +21,7 @@ from subbyte.adaptor.pytorch.fusion import Fusions
 from subbyte.adaptor.pytorch.hessian import hessian_traces
 from subbyte.adaptor.pytorch.latency import ModelLatency, Reference
 from subbyte.adaptor.pytorch.modules import handler_of
+from subbyte.adaptor.pytorch.overflow import check_accumulators
 from subbyte.adaptor.pytorch.prepare import prepare, quantize
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
 from subbyte.adaptor.pytorch.state import state_of
@@ -82,20 +83,31 @@ class PyTorchTunableModel(TunableModel):
         return type(self), (self.model, self._capability, self._request, self.batches, self._first_last)
 
     def apply(self, config: TuneConfig) -> nn.Module:
-        state = self._state
-        before, ops = state.config.op, state.graph.ops
+        before = self._state.config.op
         changed = [key for key in self.alternatives if _given(config.op, key) != _given(before, key)]
         names = [name for name, _ in changed]
         with torch.inference_mode(False):
-            for name in names:
-                detach(self._prepared, state, name)
-            state.config = config
-            attach(self._prepared, state, names, calibrate_weights=False)
-            for name in names:
-                if ops[name].kind == "module":
-                    self._set_weight_ranges(name, config.op.get(ops[name].info.key, OpConfig()))
-            self._calibrate_inputs(key for name in names for key in state.input_keys.get(name, []))
+            try:
+                self._attach(names, config)
+            except Exception:
+                # What is half attached must not pass for configured: the next configuration finds these ops float.
+                self._attach(names, TuneConfig({**before, **dict.fromkeys(changed, OpConfig())}))
+                raise
         return self._prepared
+
+    def _attach(self, names: Sequence[str], config: TuneConfig) -> None:
+        """Make some ops what a configuration says, which the others are already."""
+        state, ops = self._state, self._state.graph.ops
+        for name in names:
+            detach(self._prepared, state, name)
+        state.config = config
+        attach(self._prepared, state, names, calibrate_weights=False)
+        for name in names:
+            if ops[name].kind == "module":
+                self._set_weight_ranges(name, config.op.get(ops[name].info.key, OpConfig()))
+        self._calibrate_inputs(key for name in names for key in state.input_keys.get(name, []))
+        if self._capability.strict:
+            check_accumulators(self._prepared)
 
     def _set_weight_ranges(self, name: str, config: OpConfig) -> None:
         parts: list[Any] = list(weighted_parts(self._prepared.get_submodule(name)))
@@ -239,7 +251,7 @@ class _Space:
 
     @property
     def strict(self) -> bool:
-        return False  # of each trial's own configuration that is asked
+        return False  # what ops collect with is no trial; each trial is checked when it is applied
 
     def choose(self, chosen: Mapping[OpKey, OpConfig]) -> None:
         """Give some ops an alternative that needs other statistics."""

@@ -47,7 +47,7 @@ def _plain(result: TuneResult) -> dict[str, Any]:
         "study": result.study,
         "seconds": result.seconds,
         "strategy": wanted.strategy,
-        "criterion": {"max_loss": wanted.accuracy.max_loss, "unit": wanted.accuracy.unit},
+        "criterion": {"max_loss": wanted.accuracy.max_loss, "unit": wanted.accuracy.criterion},
         "objective": dict(wanted.goal.weights),
         "budgets": dict(wanted.goal.budgets),
         "max_trials": wanted.max_trials,

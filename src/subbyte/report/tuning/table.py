@@ -33,7 +33,12 @@ def outcome_rows(result: TuneResult) -> Iterator[tuple[str, str, str, str]]:
         found = best.metrics.get(name)
         yield name, f"{value:.6g}", "-" if found is None else f"{found:.6g}", ""
     loss = "-" if best.failed else loss_text(best.loss, wanted.accuracy)
-    yield f"loss ({wanted.accuracy.unit})", "", loss, f"at most {loss_text(wanted.accuracy.max_loss, wanted.accuracy)}"
+    yield (
+        f"loss ({wanted.accuracy.criterion})",
+        "",
+        loss,
+        f"at most {loss_text(wanted.accuracy.max_loss, wanted.accuracy)}",
+    )
     for name, value in best.objectives.items():
         most = wanted.goal.budgets.get(name)
         allowed = "" if most is None else f"at most {objective_text(name, most)}"

@@ -21,7 +21,7 @@ def compact(value: float) -> str:
 
 def loss_text(loss: float, accuracy: Accuracy) -> str:
     """A share in %, or as many of the metric's own units."""
-    return f"{100 * loss:.3g} %" if accuracy.relative else f"{loss:.4g}"
+    return f"{100 * loss:.3g} %" if accuracy.criterion == "relative" else f"{loss:.4g}"
 
 
 def objective_text(name: str, value: float) -> str:
