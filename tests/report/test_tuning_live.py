@@ -135,7 +135,10 @@ def test_tune_tells_it(terminal: bool, tmp_path: Path, monkeypatch: pytest.Monke
         subbyte.quantization.tune(model, data, lambda _: 1.0, max_trials=2, storage=tmp_path / "study.db")
         error.write("end")
         error.flush()
-        shown = os.read(ours, 60_000).decode()
+        written = b""
+        while not written.endswith(b"end"):  # a terminal gives a part at a time
+            written += os.read(ours, 60_000)
+    shown = written.decode()
     os.close(ours)
     assert shown.endswith("end")
     assert ("2 of 2 trials; best: size" in shown) is terminal
