@@ -24,6 +24,7 @@ from subbyte.tuning import (
     Task,
     TuneResult,
     distribution_of,
+    early_stopping_of,
     read_goal,
     search_best,
     tuning_result,
@@ -166,13 +167,15 @@ def tune(
     storage: Any = DEFAULT_FILE,
     study: str | None = None,
     distributed: Any = None,
+    early_stopping: Any = None,
 ) -> TuneResult:
     """The smallest, or fastest, quantized model that loses no more accuracy than is tolerable.
 
     Args:
         model: float; not changed.
         data: calibration data, as for `quantize`.
-        evaluate: from a model, in eval(), to its metric: a number, or several by name.
+        evaluate: from a model, in eval(), to its metric: a number, several by name, or a generator that yields, for
+            each batch, a tensor of its samples' scores, whose mean is the metric.
         config: what is fixed and which alternatives there are, in any form that `quantize` takes but a TuneConfig; left
             out, every op may have the integers of two to eight bits and fp32.
         first_last: the precision of the first and last layers.
@@ -195,6 +198,9 @@ def tune(
             else a new one begins.
         distributed: `"shared"`: every process that makes this call, with the same storage and study, takes part in one
             search; `"ray"`: trials run on a Ray cluster; or `tuning.Shared(...)`, `tuning.Ray(...)` with settings.
+        early_stopping: of an `evaluate` that yields scores: the confidence, as in 0.99, with which it must be certain
+            whether the loss is tolerable for an evaluation to end before its last sample; where scores are not within
+            0 and 1, `tuning.EarlyStopping(...)`. Samples must come in a random order. Left out, all are looked at.
 
     Raises:
         SubbyteError: one of its kinds, if something that is asked is not right.
@@ -209,7 +215,7 @@ def tune(
     task = Task(
         evaluate, Accuracy(max_loss, criterion, higher_is_better, metric_weights or {}),
         read_goal(objective, budgets), strategy, strategy_options or {}, _methods(request, recover), seed, loss_fn,
-        storage, study, distribution_of(distributed),
+        storage, study, distribution_of(distributed), early_stopping_of(early_stopping),
     )  # fmt: skip
     return _searched(model, tunable, task, Limits(max_trials, timeout))
 

@@ -167,6 +167,8 @@ WRONG = [
     ({"tune": "\n  budgets: {size: 0}"}, "recipe.yaml:6: budgets: budgets: 'size' must be a positive number"),
     ({"tune": "\n  budgets: {size: lots}"}, "recipe.yaml:6: budgets: expected a mapping of objectives to numbers"),
     ({"tune": "\n  metric_weights: {a: 0}"}, "recipe.yaml:6: metric_weights: weights of metrics"),
+    ({"tune": "\n  early_stopping: 99"}, "recipe.yaml:6: early_stopping: early_stopping is the confidence, from 0.5"),
+    ({"tune": "\n  early_stopping: 0.9"}, "needs an evaluation that yields, for each batch"),
     ({"tune": "\n  max_trials: 0"}, "recipe.yaml:6: max_trials: expected a whole number above zero, found 0"),
     ({"tune": "\n  timeout: 0"}, "recipe.yaml:6: timeout: expected seconds, above zero, found 0"),
     ({"tune": "\n  loss_fn: zoo.py:text"}, "recipe.yaml:6: loss_fn: zoo.py:text is a str, not a function"),

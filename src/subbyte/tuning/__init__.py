@@ -3,6 +3,7 @@
 from subbyte.tuning.accuracy import Accuracy
 from subbyte.tuning.candidate import Candidate
 from subbyte.tuning.distributed import Ray, Shared, distribution_of
+from subbyte.tuning.early_stopping import EarlyStopping, early_stopping_of
 from subbyte.tuning.measured import Measured
 from subbyte.tuning.objective import Goal, Latency, Objective, objective_of, read_goal, register_objective
 from subbyte.tuning.pareto import pareto
@@ -20,6 +21,7 @@ __all__ = [
     "DEFAULT_FILE",
     "Accuracy",
     "Candidate",
+    "EarlyStopping",
     "Goal",
     "Latency",
     "Limits",
@@ -39,6 +41,7 @@ __all__ = [
     "pareto",
     "best_configuration",
     "distribution_of",
+    "early_stopping_of",
     "read_goal",
     "register_objective",
     "register_report",

@@ -1,7 +1,7 @@
 """How good a model is, and how much worse than the float one."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal, get_args
@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor
 
 from subbyte.errors import EvaluationError, TuningError, nearest
+from subbyte.tuning.scores import mean_score
 
 Metrics = Mapping[str, float]
 Criterion = Literal["relative", "absolute"]
@@ -16,11 +17,13 @@ METRIC = "metric"  # the name of one that has none
 
 
 def read_metrics(value: Any) -> dict[str, float]:
-    """What an evaluation returned: one number, or several by name.
+    """What an evaluation returned: one number, several by name, or an iterator of samples' scores, whose mean counts.
 
     Raises:
         EvaluationError: a metric is no finite number, or there is none.
     """
+    if isinstance(value, Iterator):
+        return {METRIC: mean_score(value)}
     given = value if isinstance(value, Mapping) else {METRIC: value}
     if not given:
         raise EvaluationError("the evaluation returned no metric; return a number, or a dict of numbers by name")
@@ -93,12 +96,17 @@ class Accuracy:
         return sum(w * losses[name] for name, w in self.weights.items()) / sum(self.weights.values())
 
     def _loss(self, name: str, value: float, reference: float) -> float:
-        loss = reference - value if self._higher(name) else value - reference
+        loss = reference - value if self.is_higher_better(name) else value - reference
         return loss / abs(reference) if self.criterion == "relative" else loss
 
-    def _higher(self, name: str) -> bool:
+    def is_higher_better(self, name: str) -> bool:
+        """Of a metric."""
         better = self.higher_is_better
         return better[name] if isinstance(better, Mapping) else better
+
+    def tolerable(self, reference: float) -> float:
+        """How much worse than the float model's a metric may be, in its own units."""
+        return self.max_loss * abs(reference) if self.criterion == "relative" else self.max_loss
 
     def check(self, baseline: Metrics) -> None:
         """Refuse a criterion that has no meaning for the float model's metrics.

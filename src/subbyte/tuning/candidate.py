@@ -29,11 +29,15 @@ class Encoding:
     Args:
         alternatives: for each op.
         recovery: names the recovery methods, their options and their seed; other ones make other trials.
+        stopping: names what may end an evaluation early; another one makes other trials, too.
     """
 
-    def __init__(self, alternatives: Mapping[OpKey, Sequence[OpConfig]], recovery: str = "") -> None:
+    def __init__(
+        self, alternatives: Mapping[OpKey, Sequence[OpConfig]], recovery: str = "", stopping: str = ""
+    ) -> None:
         self._alternatives = alternatives
         self._recovery = recovery
+        self._stopping = [stopping] if stopping else []
         self._numbers = {key: {each: index for index, each in enumerate(found)} for key, found in alternatives.items()}
 
     def encode(self, candidate: Candidate) -> str:
@@ -43,7 +47,8 @@ class Encoding:
             TuningError: an op has what is none of its alternatives, or is not named.
         """
         numbers = [self._number(candidate.config, key) for key in self._alternatives]
-        return json.dumps([numbers, self._recovery if candidate.recovered else None], separators=(",", ":"))
+        recovery = self._recovery if candidate.recovered else None
+        return json.dumps([numbers, recovery, *self._stopping], separators=(",", ":"))
 
     def _number(self, config: TuneConfig, key: OpKey) -> int:
         try:
@@ -55,9 +60,9 @@ class Encoding:
             ) from None
 
     def decode(self, text: str) -> Candidate | None:
-        """The candidate of a text; None of one that other recovery methods ran on."""
-        numbers, recovery = json.loads(text)
-        if recovery not in (None, self._recovery):
+        """The candidate of a text; None of one that other recovery methods ran on, or that was evaluated otherwise."""
+        numbers, recovery, *stopping = json.loads(text)
+        if recovery not in (None, self._recovery) or stopping != self._stopping:
             return None
         pairs = zip(self._alternatives.items(), numbers, strict=True)
         return Candidate(TuneConfig({key: found[number] for (key, found), number in pairs}), recovery is not None)

@@ -1,18 +1,25 @@
 """What comes of a candidate: its model is made, and the user's function evaluates it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from subbyte.tuning.accuracy import Metrics, read_metrics
-from subbyte.tuning.candidate import Candidate
+import torch
+from torch import Tensor
+
+from subbyte.errors import TuningError
+from subbyte.tuning.accuracy import METRIC, Metrics, read_metrics
+from subbyte.tuning.candidate import Candidate, Encoding
+from subbyte.tuning.early_stopping import SequentialTest, Verdict
+from subbyte.tuning.scores import read_scores
 from subbyte.tuning.search import Search
 from subbyte.tuning.study import Record
 
 _TRIES = 3  # of the float model
 
 Evaluate = Callable[[Any], Any]
+Found = TypeVar("Found")
 
 
 def evaluate_float(evaluate: Evaluate, model: Any) -> dict[str, float]:
@@ -21,12 +28,38 @@ def evaluate_float(evaluate: Evaluate, model: Any) -> dict[str, float]:
     Raises:
         Exception: whatever the evaluation raised, the third time in a row.
     """
+    return _retried(lambda: read_metrics(evaluate(model)))
+
+
+def scores_of_float(evaluate: Evaluate, model: Any) -> Tensor:
+    """The float model's score for each sample, fp64 [samples].
+
+    Raises:
+        TuningError: the evaluation yields none.
+        Exception: whatever the evaluation raised, the third time in a row.
+    """
+
+    def scores() -> Tensor:
+        given = evaluate(model)
+        if not isinstance(given, Iterator):
+            raise TuningError(
+                f"early_stopping needs an evaluation that yields, for each batch, its samples' scores; this one "
+                f"returns {type(given).__name__}"
+            )
+        return torch.cat([torch.zeros(0, dtype=torch.float64), *read_scores(given)])
+
+    return _retried(scores)
+
+
+def _retried(evaluated: Callable[[], Found]) -> Found:
     for _ in range(_TRIES - 1):
         try:
-            return read_metrics(evaluate(model))
+            return evaluated()
+        except TuningError:
+            raise
         except Exception:  # the user's own code may raise anything, and may not do so again
             continue
-    return read_metrics(evaluate(model))
+    return evaluated()
 
 
 @dataclass(frozen=True)
@@ -37,28 +70,46 @@ class Evaluation:
         search: whose model takes the configuration.
         evaluate: the user's function.
         baseline: the metrics of the float model.
+        test: that ends an evaluation as soon as its outcome is certain; None looks at all samples.
     """
 
     search: Search
     evaluate: Evaluate
     baseline: Metrics
+    test: SequentialTest | None = None
+
+    @property
+    def encoding(self) -> Encoding:
+        """Of the candidates that are tried so."""
+        stopping = f"{self.test.stopping}; {self.search.accuracy}" if self.test is not None else ""
+        return Encoding(self.search.space.alternatives, self.search.recovery, stopping)
 
     def record(self, key: str, candidate: Candidate) -> Record:
         """Try a candidate; whatever goes wrong is its problem, in the record."""
         started, evaluation = time.perf_counter(), 0.0
         metrics: Metrics = {}
+        verdict: Verdict | None = None
         problem = ""
         try:
             model = self.search.realized(candidate)
             began = time.perf_counter()
             try:
-                metrics = read_metrics(self.evaluate(model))
+                metrics, verdict = self._evaluated(model)
             finally:
                 evaluation = time.perf_counter() - began
             self.search.accuracy.loss(metrics, self.baseline)
         except Exception as error:  # the user's own code may raise anything: the trial has failed, the search goes on
-            metrics, problem = {}, f"{type(error).__name__}: {error}"
-        return Record(key, metrics, time.perf_counter() - started, evaluation, problem)
+            metrics, verdict, problem = {}, None, f"{type(error).__name__}: {error}"
+        record = Record(key, metrics, time.perf_counter() - started, evaluation, problem)
+        if verdict is None or verdict.tolerable is None:
+            return record
+        return replace(record, samples=verdict.samples, tolerable=verdict.tolerable)
+
+    def _evaluated(self, model: Any) -> tuple[Metrics, Verdict | None]:
+        if self.test is None:
+            return read_metrics(self.evaluate(model)), None
+        verdict = self.test.judge(self.evaluate(model))
+        return {METRIC: verdict.metric}, verdict
 
     def valued(self, record: Record, candidate: Candidate) -> Record:
         """With loss and cost, which the process that runs the search counts: a worker may be another machine."""

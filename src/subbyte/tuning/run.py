@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 
 from subbyte.errors import EvaluationError, TuningError
-from subbyte.tuning.accuracy import Metrics
-from subbyte.tuning.candidate import Candidate, Encoding
+from subbyte.tuning.candidate import Candidate
 from subbyte.tuning.distributed import Executor
-from subbyte.tuning.search import Proposals, Search
+from subbyte.tuning.evaluation import Evaluation
+from subbyte.tuning.search import Proposals
 from subbyte.tuning.study import Record, Study
 from subbyte.tuning.trial import Trial, best_of
 
@@ -58,16 +58,14 @@ class Loop:
     """Tries candidates, each once.
 
     Args:
-        search: what is wanted.
-        baseline: the metrics of the float model.
+        evaluation: of what is wanted.
         study: where trials are kept.
         executor: tries what the study does not have.
         limits: when to end; of a study that has no trial one is always made.
         watch: told of all trials after each.
     """
 
-    search: Search
-    baseline: Metrics
+    evaluation: Evaluation
     study: Study
     executor: Executor
     limits: Limits
@@ -75,7 +73,8 @@ class Loop:
     trials: list[Trial] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._encoding = Encoding(self.search.space.alternatives, self.search.recovery)
+        self.search = self.evaluation.search
+        self._encoding = self.evaluation.encoding
         records = {record.key: record for record in self.study.records()}
         self._known = {key: record for key, record in records.items() if self._encoding.decode(key) is not None}
         self._done: dict[str, Trial] = {}
@@ -101,7 +100,22 @@ class Loop:
             candidate = self._encoding.decode(key)
             if candidate is not None:
                 self._judge(key, candidate)
+        self._confirm_best()
         self._keep_best()
+
+    def _confirm_best(self) -> None:
+        """Where the best trial passed as good enough early, look at all samples; and if it fails, at the next best."""
+        in_full = replace(self.evaluation, test=None)
+        encoding = in_full.encoding
+        while (best := best_of(self.trials)) is not None and best.met and best.samples is not None:
+            candidate = Candidate(best.config, best.recovered)
+            key = encoding.encode(candidate)
+            record = next((record for record in self.study.records() if record.key == key), None)
+            if record is None:
+                record = in_full.record(key, candidate)
+                self.study.add(in_full.valued(record, candidate))
+            self.trials[best.number] = self._trial(best.number, candidate, record)
+            self.watch(self.trials)
 
     def _has_ended(self) -> bool:
         return bool(self._known) and self.limits.are_reached(self.trials)
@@ -133,23 +147,26 @@ class Loop:
         return True
 
     def _judge(self, key: str, candidate: Candidate) -> None:
-        accuracy, goal, record = self.search.accuracy, self.search.goal, self._known[key]
+        self._done[key] = self._trial(len(self.trials), candidate, self._known[key])
+        self.trials.append(self._done[key])
+        self.watch(self.trials)
+
+    def _trial(self, number: int, candidate: Candidate, record: Record) -> Trial:
+        accuracy, goal = self.search.accuracy, self.search.goal
         objectives = self.search.objectives(candidate.config)
         loss, problem = float("inf"), record.problem
         if not problem:
             try:
-                loss = accuracy.loss(record.metrics, self.baseline)
+                loss = accuracy.loss(record.metrics, self.evaluation.baseline)
             except EvaluationError as error:  # of an earlier run
                 problem = str(error)
-        met = not problem and loss <= accuracy.max_loss and goal.within(objectives)
-        trial = Trial(
-            len(self.trials), candidate.config, {} if problem else record.metrics, loss, objectives,
+        tolerable = loss <= accuracy.max_loss if record.tolerable is None else record.tolerable
+        met = not problem and tolerable and goal.within(objectives)
+        return Trial(
+            number, candidate.config, {} if problem else record.metrics, loss, objectives,
             goal.cost(objectives, self.search.of_float), met, candidate.recovered, record.seconds, record.evaluation,
-            problem,
+            problem, record.samples,
         )  # fmt: skip
-        self._done[key] = trial
-        self.trials.append(trial)
-        self.watch(self.trials)
 
     def _keep_best(self) -> None:
         best = best_of(self.trials)

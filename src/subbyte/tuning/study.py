@@ -35,6 +35,8 @@ class Record:
         evaluation: seconds of these that the user's evaluation took.
         problem: why it failed, or empty.
         values: loss and cost as the search that tried it counts, for Optuna's own views of the study; not read back.
+        samples: that were looked at, where the outcome was certain before the last of them; else None.
+        tolerable: what was certain then, of the loss.
     """
 
     key: str
@@ -43,6 +45,8 @@ class Record:
     evaluation: float
     problem: str
     values: tuple[float, float] | None = None
+    samples: int | None = None
+    tolerable: bool | None = None
 
     @property
     def state(self) -> TrialState:
@@ -54,7 +58,7 @@ class Record:
         """Plain values, of which `read_record` makes it again."""
         return {
             "metrics": dict(self.metrics), "seconds": self.seconds, "evaluation": self.evaluation,
-            "problem": self.problem,
+            "problem": self.problem, "samples": self.samples, "tolerable": self.tolerable,
         }  # fmt: skip
 
 
@@ -63,7 +67,7 @@ def read_record(trial: FrozenTrial) -> Record | None:
     kept = trial.user_attrs.get("record")
     if kept is None or not trial.state.is_finished():
         return None
-    return Record(trial.user_attrs["key"], kept["metrics"], kept["seconds"], kept["evaluation"], kept["problem"])
+    return Record(key=trial.user_attrs["key"], **kept)
 
 
 class Study:

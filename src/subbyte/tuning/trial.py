@@ -6,7 +6,7 @@ from typing import Any
 
 from subbyte.spec import TuneConfig
 
-_PLAIN = ("number", "loss", "cost", "met", "recovered", "seconds", "evaluation", "problem")
+_PLAIN = ("number", "loss", "cost", "met", "recovered", "seconds", "evaluation", "problem", "samples")
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Trial:
         seconds: that the trial took, evaluation included.
         evaluation: seconds of these that the user's evaluation took.
         problem: why it failed, or empty.
+        samples: that the evaluation looked at, where its outcome was certain before the last of them; metric and loss
+            are then estimates. None where it looked at all.
     """
 
     number: int
@@ -38,6 +40,7 @@ class Trial:
     seconds: float = 0.0
     evaluation: float = 0.0
     problem: str = ""
+    samples: int | None = None
 
     @property
     def failed(self) -> bool:

@@ -12,11 +12,12 @@ from subbyte.adaptor import TunableModel
 from subbyte.algorithms import RecoveryMethod
 from subbyte.errors import TuningError
 from subbyte.spec import TuneConfig
-from subbyte.tuning.accuracy import METRIC, Accuracy
+from subbyte.tuning.accuracy import METRIC, Accuracy, read_metrics
 from subbyte.tuning.budget import check_budgets
 from subbyte.tuning.candidate import Candidate, Encoding
 from subbyte.tuning.distributed import Distribution, Local
-from subbyte.tuning.evaluation import Evaluate, Evaluation, evaluate_float
+from subbyte.tuning.early_stopping import EarlyStopping, SequentialTest
+from subbyte.tuning.evaluation import Evaluate, Evaluation, evaluate_float, scores_of_float
 from subbyte.tuning.measured import measure
 from subbyte.tuning.objective import Goal, objective_of
 from subbyte.tuning.result import TuneResult, Wanted, remember
@@ -45,6 +46,7 @@ class Task:
         storage: of the study.
         study: its name in the storage; None takes up the newest that was interrupted, or begins one.
         distribution: who tries the candidates.
+        early_stopping: when an evaluation ends before its last sample; None is never.
     """
 
     evaluate: Evaluate
@@ -58,6 +60,7 @@ class Task:
     storage: Any = DEFAULT_FILE
     study: str | None = None
     distribution: Distribution = field(default_factory=Local)
+    early_stopping: EarlyStopping | None = None
 
 
 def search_best(
@@ -89,19 +92,17 @@ def search_best(
     )  # fmt: skip
     check_budgets(search)
     study = Study(task.storage, _identity(model, task), task.study)
-    baseline = study.baseline
-    if baseline is None:
-        baseline = study.keep_baseline(evaluate_float(task.evaluate, float_model))
-    task.accuracy.check(baseline)
-    with closing(task.distribution.executor(Evaluation(search, task.evaluate, baseline), study)) as executor:
-        loop = Loop(search, baseline, study, executor, limits, watch)
+    evaluation = _evaluation(float_model, search, task, study)
+    baseline = evaluation.baseline
+    with closing(task.distribution.executor(evaluation, study)) as executor:
+        loop = Loop(evaluation, study, executor, limits, watch)
         with _saying_how_to_go_on(loop, task.storage):
             loop.run(strategy(search))
     study.end()
     best = best_of(loop.trials) or loop.trials[0]
     chosen = Candidate(search.space.widest()) if best.failed else Candidate(best.config, best.recovered)
     converted = search.converted(chosen)
-    shown = baseline[METRIC] if set(baseline) == {METRIC} else baseline
+    shown = baseline[METRIC] if set(baseline) == {METRIC} else dict(baseline)
     wholes = {"float": (float_model, TuneConfig({})), "best": (converted, chosen.config)}
     measured = measure(model, task.goal.names, wholes)
     wanted = Wanted(task.strategy, task.accuracy, task.goal, limits.max_trials, of_float, space.alternatives)
@@ -111,6 +112,21 @@ def search_best(
     )  # fmt: skip
     remember(result)
     return result
+
+
+def _evaluation(float_model: Any, search: Search, task: Task, study: Study) -> Evaluation:
+    """With the float model's metrics, which the study may know, and its scores, where these are needed."""
+    baseline, scores, test = study.baseline, None, None
+    if task.early_stopping is not None:
+        scores = scores_of_float(task.evaluate, float_model)
+        baseline = baseline or study.keep_baseline(read_metrics(iter([scores])))
+    elif baseline is None:
+        baseline = study.keep_baseline(evaluate_float(task.evaluate, float_model))
+    task.accuracy.check(baseline)
+    if task.early_stopping is not None and scores is not None:
+        tolerable = task.accuracy.tolerable(baseline[METRIC])
+        test = SequentialTest(scores, tolerable, task.accuracy.is_higher_better(METRIC), task.early_stopping)
+    return Evaluation(search, task.evaluate, baseline, test)
 
 
 @contextmanager

@@ -26,14 +26,15 @@ def as_csv(result: TuneResult) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
-        ["number", *metrics, "loss", *objectives, "cost", "met", "recovered", "seconds", "evaluation", "problem",
-         *(f"{name} ({kind})" for name, kind in ops)]
+        ["number", *metrics, "loss", *objectives, "cost", "met", "recovered", "samples", "seconds", "evaluation",
+         "problem", *(f"{name} ({kind})" for name, kind in ops)]
     )  # fmt: skip
     for trial in result.trials:
         writer.writerow(
             [trial.number, *(trial.metrics.get(name, "") for name in metrics), "" if trial.failed else trial.loss,
-             *(trial.objectives[name] for name in objectives), trial.cost, trial.met, trial.recovered, trial.seconds,
-             trial.evaluation, trial.problem, *(str(trial.config.op.get(key, OpConfig())) for key in ops)]
+             *(trial.objectives[name] for name in objectives), trial.cost, trial.met, trial.recovered,
+             "" if trial.samples is None else trial.samples, trial.seconds, trial.evaluation, trial.problem,
+             *(str(trial.config.op.get(key, OpConfig())) for key in ops)]
         )  # fmt: skip
     return text.getvalue()
 
