@@ -76,6 +76,16 @@ def test_what_a_request_names_are_the_alternatives(built_in: Capability) -> None
     assert len(of(built_in, "last", op_type_dict=asked)) == 50
 
 
+def test_narrow_types_have_the_ranges_of_least_error_unasked(built_in: Capability, chip: Capability) -> None:
+    for text in of(built_in, "conv")[:-1]:
+        for tensor in text.removeprefix("w:").split("a:"):
+            assert ("mse" in tensor) == ("int8" not in tensor)
+    (narrow,) = [text for text in of(chip, "conv") if "int4" in text]
+    assert "mse" not in narrow  # the chip has none
+    asked = {"Conv2d": {"weight": {"algorithm": "minmax"}}}
+    assert not any("mse" in text.partition("a:")[0] for text in of(built_in, "conv", op_type_dict=asked))
+
+
 def test_the_global_precision_is_the_narrowest(built_in: Capability) -> None:
     found = bits(of(built_in, "conv", precision="w6a7"))
     assert found == {(f"int{w}", f"uint{a}") for w in (6, 7, 8) for a in (7, 8)} | {("-", "-")}
@@ -97,7 +107,7 @@ def test_other_fields_are_alternatives_where_several_are_asked(chip: Capability,
         built_in, "conv", op_type_dict={"Conv2d": {"weight": {"algorithm": ["minmax", "mse"], "dtype": ["int4"]}}}
     )
     assert len(found) == 2 * 7 + 1
-    assert sum(" mse " in text for text in found) == 7
+    assert sum("w:int4" in text and " mse " in text.partition("a:")[0] for text in found) == 7
 
 
 def test_modes(built_in: Capability) -> None:

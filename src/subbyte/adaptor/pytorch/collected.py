@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
 from subbyte.calibration import Statistics, algorithm_of
 from subbyte.errors import UnseenOpError
-from subbyte.spec import Granularity, OpConfig, OpKey, TensorSpec
+from subbyte.spec import Granularity, OpConfig, OpKey, QuantParams, TensorSpec
 
 Kind = tuple[type[Statistics], Granularity]  # of what is collected, and over which elements
 
@@ -19,26 +19,15 @@ class Collected:
 
     def __init__(self, quantizers: Iterable[ActivationQuantizer]) -> None:
         self._statistics: dict[tuple[str, Kind], tuple[Statistics, tuple[int, ...]]] = {}
-        self._kinds: set[Kind] = set()
+        self._params: dict[tuple[str, TensorSpec], QuantParams] = {}  # once found: some algorithms search
         self.add(quantizers)
 
     def add(self, quantizers: Iterable[ActivationQuantizer]) -> None:
         """Take over what they have observed."""
         for quantizer in quantizers:
-            self._kinds.add(_kind(quantizer.spec))
             if quantizer.statistics is not None:
                 key = (quantizer.value, _kind(quantizer.spec))
                 self._statistics[key] = (quantizer.statistics, quantizer.observed_shape)
-
-    def missing(self, alternatives: Mapping[OpKey, Sequence[OpConfig]]) -> list[dict[OpKey, OpConfig]]:
-        """For each kind of statistics that alternatives need and nothing has collected, those alternatives, by op."""
-        found: dict[Kind, dict[OpKey, OpConfig]] = {}
-        for key, choices in alternatives.items():
-            for config in choices:
-                spec = config.activation
-                if config.quant_mode == "static" and spec is not None and not spec.is_float:
-                    found.setdefault(_kind(spec), {}).setdefault(key, config)
-        return [chosen for kind, chosen in found.items() if kind not in self._kinds]
 
     def calibrate(self, quantizer: ActivationQuantizer) -> None:
         """Fix scale and zero point of a new quantizer.
@@ -50,7 +39,39 @@ class Collected:
         if found is None:
             raise UnseenOpError(f"no calibration batch reached {quantizer.name}")
         quantizer.statistics, quantizer.observed_shape = found
+        known = self._params.get((quantizer.value, quantizer.spec))
+        if known is not None:
+            quantizer.set_params(known)
+            quantizer.calibrated = True
+            return
         quantizer.calibrate()
+        if quantizer.calibrated:
+            params = QuantParams(quantizer.scale.clone(), quantizer.zero_point.clone())
+            self._params[quantizer.value, quantizer.spec] = params
+
+
+def further_observers(
+    alternatives: Mapping[OpKey, Sequence[OpConfig]], observed: Mapping[OpKey, OpConfig]
+) -> list[dict[OpKey, OpConfig]]:
+    """What is left to be collected: for each kind of statistics the ops that need it, each in such an alternative.
+
+    Args:
+        alternatives: of each op.
+        observed: the one of each op in which its inputs have been observed.
+    """
+    found: dict[Kind, dict[OpKey, OpConfig]] = {}
+    for key, choices in alternatives.items():
+        has = _kind_of(observed[key])
+        for config in choices:
+            kind = _kind_of(config)
+            if kind is not None and kind != has:
+                found.setdefault(kind, {}).setdefault(key, config)
+    return list(found.values())
+
+
+def _kind_of(config: OpConfig) -> Kind | None:
+    spec = config.activation
+    return None if config.quant_mode != "static" or spec is None or spec.is_float else _kind(spec)
 
 
 def _kind(spec: TensorSpec) -> Kind:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from subbyte.adaptor.base import TunableModel
 from subbyte.adaptor.pytorch.attach import attach, detach, weighted_parts
 from subbyte.adaptor.pytorch.batch import Batch, batches
-from subbyte.adaptor.pytorch.collected import Collected
+from subbyte.adaptor.pytorch.collected import Collected, further_observers
 from subbyte.adaptor.pytorch.configuration_cost import ConfigurationCost
 from subbyte.adaptor.pytorch.convert import convert_in_place
 from subbyte.adaptor.pytorch.copying import copied
@@ -69,7 +69,7 @@ class PyTorchTunableModel(TunableModel):
         self.alternatives: Mapping[OpKey, Sequence[OpConfig]] = space.alternatives
         self.ops: Sequence[OpInfo] = [op.info for op in self._state.graph if op.info.key in space.alternatives]
         self._collected = Collected(self._state.static_quantizers())
-        for chosen in self._collected.missing(self.alternatives):
+        for chosen in further_observers(self.alternatives, self._state.config.op):
             space.choose(chosen)
             self._collected.add(state_of(prepare(model, space, self.batches)).static_quantizers())
         self._ranges = WeightRanges(self._prepared, self._state.graph)
