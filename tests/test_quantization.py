@@ -1,5 +1,7 @@
 """The public calls, as a user writes them."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -292,6 +294,26 @@ def test_fit_with_an_evaluation_tunes(model: nn.Module, images: torch.Tensor, tm
     assert longer.best.size < longer.trials[0].size
     with pytest.raises(subbyte.ModelError, match="no search of this process gave this model"):
         subbyte.tuning_result(model)
+
+
+def test_a_search_evaluates_in_eval_and_lets_go_of_its_model(images: torch.Tensor, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Conv2d(images.shape[1], 4, 3), nn.BatchNorm2d(4), nn.Flatten()).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    modes: list[bool] = []
+
+    def evaluate(candidate: nn.Module) -> float:
+        modes.append(candidate.training)
+        return 1.0 + 0.0 * float(candidate(images).sum())
+
+    result = subbyte.tune(model, images, evaluate, max_trials=2, storage=tmp_path / "study.db")
+    assert modes == [False] * 3
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert subbyte.tuning_result(result.model).best is result.best
+    kept = weakref.ref(result.model)
+    del result
+    gc.collect()
+    assert kept() is None
 
 
 def test_a_tune_config_for_an_op_that_is_not_there(model: nn.Module, images: torch.Tensor) -> None:

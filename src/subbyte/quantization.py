@@ -10,6 +10,7 @@ from subbyte.adaptor import TunableModel
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
 from subbyte.adaptor.pytorch.batch import batches
 from subbyte.adaptor.pytorch.convert import convert, convert_in_place, packed_weights
+from subbyte.adaptor.pytorch.modes import evaluating
 from subbyte.algorithms import RecoveryMethod, as_methods
 from subbyte.algorithms import recover as recover_in_place
 from subbyte.capability import Capability, load_capability
@@ -231,7 +232,7 @@ def weights(model: nn.Module) -> dict[str, QuantizedTensor]:
 
 
 def _searched(model: nn.Module, tunable: TunableModel, task: Task, limits: Limits) -> TuneResult:
-    with shown_live(task.accuracy, task.goal, limits) as live:
+    with evaluating(model), shown_live(task.accuracy, task.goal, limits) as live:
         return search_best(model, tunable, task, limits, live.watch, live.progress)
 
 

@@ -4,10 +4,11 @@ import multiprocessing
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import optuna
 import pytest
-from small_search import Logged, be_interrupted, die, lines, run_alone, search_small, shown
+from small_search import Logged, SmallModel, be_interrupted, die, lines, run_alone, search_small, shown
 
 import subbyte
 from subbyte import TuningError
@@ -252,3 +253,18 @@ def test_trials_of_other_recovery_methods_are_not_taken_over(tmp_path: Path) -> 
         )
         assert result.best.metric == test.accuracy(result.model)
         assert methods is not None or not any(trial.recovered for trial in result.trials)
+
+
+def test_a_search_that_ends_before_its_model_is_made_is_taken_up(tmp_path: Path, whole: Any) -> None:
+    storage, log = tmp_path / "s.db", tmp_path / "s.log"
+    with patch.object(SmallModel, "quantize", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        search_small(Logged(log), storage)
+    assert search_small(Logged(log), storage).best.config == whole.best.config
+    assert len(lines(log)) == len(set(lines(log))) == 1 + len(whole.trials)
+
+
+@pytest.mark.parametrize("name", ["what?.db", "20%20.db", "a#b.db", "a b.db"])
+def test_a_file_has_the_name_that_it_was_given(tmp_path: Path, name: str) -> None:
+    search_small(Logged(tmp_path / "log"), tmp_path / name, study="small")
+    assert (tmp_path / name).is_file()
+    assert best_configuration(tmp_path / name, "small").op

@@ -236,3 +236,12 @@ def test_activations_are_narrowed_where_they_cost_something() -> None:
         best = best_of(play(search, strategy_of("sensitivity")(search), planted(model)))
         assert best is not None
         assert all((bits(each.activation) == 4) is narrow for each in best.config.op.values())
+
+
+@pytest.mark.parametrize("strategy", ["sensitivity", "hawq_v2"])
+def test_where_nothing_narrower_is_good_enough_the_widest_is_tried(strategy: str) -> None:
+    search = search_of(FakeModel({"first": 10, "last": 10}, {"first": 1.0, "last": 1.0}), loss_fn=lambda *_: None)
+    widest = search.space.widest()
+    proposals = strategy_of(strategy)(search)
+    trials = play(search, proposals, lambda candidate, _: 0.0 if candidate.config == widest else 1.0)
+    assert [trial.config for trial in trials if trial.met] == [widest]

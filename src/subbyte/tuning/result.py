@@ -1,7 +1,7 @@
 """What tuning found."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -135,7 +135,7 @@ _RESULTS: "WeakKeyDictionary[nn.Module, TuneResult]" = WeakKeyDictionary()
 
 def remember(result: TuneResult) -> None:
     """Let `tuning_result` find it."""
-    _RESULTS[result.model] = result
+    _RESULTS[result.model] = replace(result, model=None)  # else it would keep the model, and thereby itself, alive
 
 
 def tuning_result(model: nn.Module) -> TuneResult:
@@ -150,4 +150,4 @@ def tuning_result(model: nn.Module) -> TuneResult:
             "no search of this process gave this model: tuning_result is of what subbyte.tune or quantization.fit "
             "gave, not of a copy of it or of a checkpoint; a study's file keeps all trials"
         )
-    return result
+    return replace(result, model=model)

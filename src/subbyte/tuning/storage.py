@@ -9,6 +9,7 @@ import optuna
 import sqlalchemy
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage, get_storage
 from optuna.storages.journal import JournalFileBackend
+from sqlalchemy import URL
 
 from subbyte.errors import TuningError
 
@@ -46,7 +47,8 @@ def _opened(storage: str | Path) -> BaseStorage:
         return _sqlite(str(storage)) if str(storage).startswith("sqlite") else _database(str(storage))
     if Path(storage).suffix == _JOURNAL:
         return JournalStorage(JournalFileBackend(str(storage)))
-    return _sqlite(f"sqlite:///{Path(storage).absolute()}")
+    url = URL.create("sqlite", database=str(Path(storage).absolute()))  # quotes what has a meaning in URLs
+    return _sqlite(url.render_as_string(hide_password=False))
 
 
 def _sqlite(url: str) -> RDBStorage:

@@ -98,7 +98,6 @@ def search_best(
         loop = Loop(evaluation, study, executor, limits, watch)
         with _saying_how_to_go_on(loop, task.storage):
             loop.run(strategy(search))
-    study.end()
     best = best_of(loop.trials) or loop.trials[0]
     chosen = Candidate(search.space.widest()) if best.failed else Candidate(best.config, best.recovered)
     converted = search.converted(chosen)
@@ -111,6 +110,7 @@ def search_best(
         time.monotonic() - limits.started, measured,
     )  # fmt: skip
     remember(result)
+    study.end()
     return result
 
 

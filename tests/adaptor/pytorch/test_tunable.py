@@ -278,3 +278,22 @@ def test_a_strict_capability_refuses_what_could_overflow() -> None:
     with pytest.raises(ConfigError, match="strict"):
         each.apply(TuneConfig({key: replace(config, accumulator="int16")}))
     each.apply(TuneConfig({key: config}))
+
+
+@pytest.mark.parametrize("fault", ["mode", "statistics", "weights"])
+def test_what_an_evaluation_does_to_the_model_is_undone(fault: str) -> None:
+    model, data = randomized(ResidualNet()).eval(), seeded((4, 3, 8, 8))
+    tuned = tunable(model, data)
+    for number in range(3):
+        config = draw(tuned, number)
+        applied = tuned.apply(config)
+        with torch.no_grad():
+            assert torch.equal(applied(data), subbyte.quantize(model, config, data)(data))
+            if fault == "weights":
+                for parameter in applied.parameters():
+                    parameter.mul_(2)
+                continue
+            applied.train()
+            if fault == "statistics":
+                applied(5 * data)
+                applied.eval()

@@ -77,6 +77,7 @@ class PyTorchTunableModel(TunableModel):
         self._latencies: dict[int, ModelLatency] = {}  # by the samples of a forward
         self._samples = [batch.first(_SAMPLES) for batch in self.batches[:1]]
         self._expected: list[list[Tensor]] = []
+        self._floats = list(_float_tensors(model, self._prepared))
         self.identity: Mapping[str, str] = {"model": _digest_of_model(model), "data": _digest_of_data(self.batches)}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -87,6 +88,7 @@ class PyTorchTunableModel(TunableModel):
         changed = [key for key in self.alternatives if _given(config.op, key) != _given(before, key)]
         names = [name for name, _ in changed]
         with torch.inference_mode(False):
+            self._undo_what_the_evaluation_did()
             try:
                 self._attach(names, config)
             except Exception:
@@ -94,6 +96,17 @@ class PyTorchTunableModel(TunableModel):
                 self._attach(names, TuneConfig({**before, **dict.fromkeys(changed, OpConfig())}))
                 raise
         return self._prepared
+
+    def _undo_what_the_evaluation_did(self) -> None:
+        """Back to eval(), and to the values that parameters and buffers have in the float model."""
+        self._prepared.eval()
+        with torch.no_grad():
+            for index, (original, own, version) in enumerate(self._floats):
+                # A BatchNorm in training writes its buffers without a new version.
+                unseen = not isinstance(own, nn.Parameter) and not torch.equal(own, original)
+                if own._version != version or unseen:
+                    own.copy_(original)
+                    self._floats[index] = (original, own, own._version)
 
     def _attach(self, names: Sequence[str], config: TuneConfig) -> None:
         """Make some ops what a configuration says, which the others are already."""
@@ -229,6 +242,14 @@ def _float_weight(model: nn.Module, op: str | None) -> Iterator[None]:
 
 def _as_it_is(x: Tensor) -> Tensor:
     return x
+
+
+def _float_tensors(model: nn.Module, prepared: nn.Module) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """Parameters and buffers of a float model, each with the prepared model's and the version that this has now."""
+    own = prepared.state_dict(keep_vars=True)
+    for name, original in model.state_dict(keep_vars=True).items():
+        if isinstance(original, Tensor) and name in own:
+            yield original, own[name], own[name]._version
 
 
 def _given(configs: Mapping[OpKey, OpConfig], key: OpKey) -> OpConfig:

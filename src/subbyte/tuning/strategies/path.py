@@ -42,6 +42,8 @@ def traversed(search: Search, errors: Errors) -> Proposals:
             middle = (low + high) // 2
             trial = yield from tried(search, _chosen(hulls, path[middle]))
             low, high = (middle, high) if trial.met else (low, middle)
+        if low == 0:  # which nobody has tried yet, where there are no budgets
+            yield from tried(search, _chosen(hulls, path[0]))
         yield from _refined(search, hulls, path[low])
         return
 
