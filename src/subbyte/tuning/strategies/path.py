@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from subbyte.spec import OpConfig, OpKey
-from subbyte.tuning.budget import priced
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.sensitivity import Errors
 from subbyte.tuning.strategies.steps import Chosen, tried
@@ -78,7 +77,7 @@ def _paths(search: Search, errors: Errors) -> Iterator[tuple[Hulls, list[At]]]:
 
 def _hull(search: Search, key: OpKey, errors: Mapping[OpConfig, float], price: float) -> list[Rung]:
     """The rungs that some lambda takes, from wide to narrow: the lower convex hull of cost against error."""
-    rungs = [Rung(config, priced(search, key, config, price), error) for config, error in errors.items()]
+    rungs = [Rung(config, search.priced(price, key, config), error) for config, error in errors.items()]
     hull: list[Rung] = []
     for rung in sorted(rungs, key=lambda each: (each.error, each.cost)):
         if hull and rung.cost >= hull[-1].cost:
