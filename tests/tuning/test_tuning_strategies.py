@@ -206,6 +206,16 @@ def test_hawq_needs_a_loss() -> None:
         next(strategy_of("hawq_v2")(search))
 
 
+def test_hawq_leaves_its_perturbations_and_no_errors() -> None:
+    model = FakeModel(SIZES, SENSITIVITIES)
+    search = search_of(model, loss_fn=lambda net, batch: None)
+    next(strategy_of("hawq_v2")(search))
+    four = OpConfig(weight=pair(4).weight, quant_mode="weight_only")
+    assert search.perturbations["b", "Linear"][four] == pytest.approx(5.0 * 4.0**-4)
+    assert len(search.perturbations["b", "Linear"]) == 7  # float perturbs nothing
+    assert search.errors == search.part_errors == {}
+
+
 def test_a_strategy_of_ones_own() -> None:
     @register_strategy("narrowest_of_a_test")
     def narrowest(search: Search) -> Any:

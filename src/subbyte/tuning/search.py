@@ -39,6 +39,7 @@ class Search:
         progress: told what is measured before the first trial, and how much of it is done.
         errors: of the model's outputs by each alternative of each op, once they are measured (see `errors_of`).
         part_errors: the same of the weight of an op alone quantized, and of its inputs alone.
+        perturbations: of the loss by each op's weight alone quantized, where the strategy goes by them (see `hawq_v2`).
     """
 
     space: TuningSpace
@@ -53,6 +54,7 @@ class Search:
     progress: Progress = lambda what, share: None
     errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
     part_errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
+    perturbations: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
     _added: dict[tuple[OpKey, OpConfig], dict[str, float]] = field(default_factory=dict)
 
     @property

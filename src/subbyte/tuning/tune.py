@@ -108,7 +108,7 @@ def search_best(
     wanted = Wanted(task.strategy, task.accuracy, task.goal, limits.max_trials, of_float, space.alternatives)
     result = TuneResult(
         converted, best.met, shown, best, loop.trials, search.errors, study.name, wanted, search.part_errors,
-        time.monotonic() - limits.started, measured,
+        time.monotonic() - limits.started, measured, perturbations=search.perturbations,
     )  # fmt: skip
     remember(result)
     return result
