@@ -294,6 +294,34 @@ def test_fit_with_an_evaluation_tunes(model: nn.Module, images: torch.Tensor, tm
         subbyte.tuning_result(model)
 
 
+def test_fit_goes_on_where_a_study_ended(model: nn.Module, images: torch.Tensor, tmp_path: Path) -> None:
+    calls: list[float] = []
+
+    def closeness(candidate: nn.Module) -> float:
+        calls.append(1 - float((candidate(images) - model(images)).norm() / model(images).norm()))
+        return calls[-1]
+
+    def tuned(max_trials: int, **given: Any) -> subbyte.TuneResult:
+        conf = PostTrainingQuantConfig(
+            accuracy_criterion={"tolerable_loss": 0.2},
+            tuning_criterion={"strategy": "random", "objective": "size", "timeout": 600, "max_trials": max_trials},
+        )
+        storage = tmp_path / "study.db"
+        found = quantization.fit(model, conf, images, closeness, storage=storage, study="mine", **given)
+        return subbyte.tuning_result(found)
+
+    first = tuned(2, seed=1)
+    again = tuned(4, seed=1, distributed="shared")
+    assert [trial.config for trial in again.trials[:2]] == [trial.config for trial in first.trials]
+    assert len(calls) == 1 + 4  # the float model, and no trial twice
+    assert tuned(6, seed=2).trials[4].config not in [trial.config for trial in again.trials]
+
+
+def test_fit_without_an_evaluation_refuses_what_a_search_takes(model: nn.Module, images: torch.Tensor) -> None:
+    with pytest.raises(ConfigError, match="study: nothing is tuned without an evaluation; give eval_func"):
+        quantization.fit(model, PostTrainingQuantConfig(), images, study="mine")
+
+
 def test_a_tune_config_for_an_op_that_is_not_there(model: nn.Module, images: torch.Tensor) -> None:
     spec = TensorSpec("int8", granularity="per_channel")
     config = TuneConfig({("conv3", "Conv2d"): OpConfig(spec, TensorSpec("uint8"))})
