@@ -36,6 +36,7 @@ class Search:
         seed: of the strategy's and of these methods' randomness.
         options: of the strategy.
         loss_fn: from a model and a batch to a differentiable loss, for strategies that need gradients.
+        workers: that try candidates side by side, which a strategy may propose as many of at a time.
         progress: told what is measured before the first trial, and how much of it is done.
         errors: of the model's outputs by each alternative of each op, once they are measured (see `errors_of`).
         part_errors: the same of the weight of an op alone quantized, and of its inputs alone.
@@ -51,6 +52,7 @@ class Search:
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
     loss_fn: Callable[..., Any] | None = None
+    workers: int = 1
     progress: Progress = lambda what, share: None
     errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
     part_errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)

@@ -95,6 +95,7 @@ def search_best(
     evaluation = _evaluation(float_model, search, task, study)
     baseline = evaluation.baseline
     with closing(task.distribution.executor(evaluation, study)) as executor:
+        search.workers = executor.workers
         loop = Loop(evaluation, study, executor, limits, watch)
         with _saying_how_to_go_on(loop, task.storage):
             loop.run(strategy(search))

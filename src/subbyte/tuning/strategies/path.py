@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from subbyte.spec import OpConfig, OpKey
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.sensitivity import Errors
-from subbyte.tuning.strategies.steps import Chosen, tried
+from subbyte.tuning.strategies.steps import Chosen, all_tried, tried
 
 _PRICES = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)  # of what is under a budget
 
@@ -18,7 +18,8 @@ def traversed(search: Search, errors: Errors) -> Proposals:
 
     Errors of several ops add up, as long as they are small and independent. So the cheapest model for an error is found
     op by op: minimize cost + lambda error (Everett, 1963); as lambda falls, one op after another takes a narrower rung.
-    These steps, the most saved for its error first, are the path. Bisection takes a trial for each halving.
+    These steps, the most saved for its error first, are the path. Bisection takes a trial for each halving; several
+    workers try as many points in each round, evenly spaced.
 
     The steps that are tried then are those that were not taken, the most promising first. One that fails harms more
     than its error said, so the errors of that op's further steps are doubled.
@@ -38,11 +39,21 @@ def traversed(search: Search, errors: Errors) -> Proposals:
             if not trial.met:
                 continue
         while high - low > 1:
-            middle = (low + high) // 2
-            trial = yield from tried(search, _chosen(hulls, path[middle]))
-            low, high = (middle, high) if trial.met else (low, middle)
+            middles = _between(low, high, search.workers)
+            trials = yield from all_tried(search, [_chosen(hulls, path[middle]) for middle in middles])
+            for middle, trial in zip(middles, trials, strict=True):
+                if not trial.met:
+                    high = middle
+                    break
+                low = middle
         yield from _refined(search, hulls, path[low])
         return
+
+
+def _between(low: int, high: int, count: int) -> list[int]:
+    """Whole numbers between two, so many or all, evenly spaced."""
+    parts = min(count, high - low - 1) + 1
+    return [low + (high - low) * part // parts for part in range(1, parts)]
 
 
 @dataclass(frozen=True)
@@ -112,6 +123,7 @@ def _chosen(hulls: Hulls, at: At) -> Chosen:
 
 
 def _refined(search: Search, hulls: Hulls, at: At) -> Proposals:
+    """As many steps side by side as there are workers; of those that are good enough the most promising is taken."""
     doubts = dict.fromkeys(hulls, 1.0)
     failed: set[tuple[OpKey, int]] = set()
     while True:
@@ -120,16 +132,14 @@ def _refined(search: Search, hulls: Hulls, at: At) -> Proposals:
             for key, rungs in hulls.items()
             if at[key] + 1 < len(rungs) and (key, at[key] + 1) not in failed
         }
-        if not steps:
+        nearest = {key: at | {key: at[key] + 1} for key in sorted(steps, key=lambda each: -steps[each])}
+        kept = [key for key, each in nearest.items() if search.keeps_budgets(_chosen(hulls, each))][: search.workers]
+        if not kept:
             return
-        key = max(steps, key=lambda each: steps[each])
-        narrower = at | {key: at[key] + 1}
-        if not search.keeps_budgets(_chosen(hulls, narrower)):
-            failed.add((key, narrower[key]))
-            continue
-        trial = yield from tried(search, _chosen(hulls, narrower))
-        if trial.met:
-            at = narrower
-        else:
-            failed.add((key, narrower[key]))
+        trials = yield from all_tried(search, [_chosen(hulls, nearest[key]) for key in kept])
+        met = [key for key, trial in zip(kept, trials, strict=True) if trial.met]
+        for key in set(kept) - set(met):
+            failed.add((key, at[key] + 1))
             doubts[key] *= 2
+        if met:
+            at = nearest[met[0]]

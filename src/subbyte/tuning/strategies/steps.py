@@ -84,10 +84,21 @@ def _is_above(search: Search, key: OpKey, one: OpConfig, other: OpConfig) -> boo
 
 def tried(search: Search, chosen: Chosen) -> Generator[Sequence[Candidate], Sequence[Trial], Trial]:
     """Try a choice; where it loses too much, the same with the recovery methods that are asked for."""
-    (trial,) = yield [search.candidate(chosen)]
-    if not search.is_tolerable(trial) and search.recipes:
-        (trial,) = yield [search.candidate(chosen, recovered=True)]
+    (trial,) = yield from all_tried(search, [chosen])
     return trial
+
+
+def all_tried(
+    search: Search, choices: Sequence[Chosen]
+) -> Generator[Sequence[Candidate], Sequence[Trial], list[Trial]]:
+    """The same of several side by side."""
+    trials = list((yield [search.candidate(chosen) for chosen in choices]))
+    lossy = [index for index, trial in enumerate(trials) if search.recipes and not search.is_tolerable(trial)]
+    if lossy:
+        recovered = yield [search.candidate(choices[index], recovered=True) for index in lossy]
+        for index, trial in zip(lossy, recovered, strict=True):
+            trials[index] = trial
+    return trials
 
 
 @dataclass
