@@ -316,6 +316,51 @@ def test_a_search_evaluates_in_eval_and_lets_go_of_its_model(images: torch.Tenso
     assert kept() is None
 
 
+def test_fit_goes_on_where_a_study_ended(model: nn.Module, images: torch.Tensor, tmp_path: Path) -> None:
+    calls: list[float] = []
+
+    def closeness(candidate: nn.Module) -> float:
+        calls.append(1 - float((candidate(images) - model(images)).norm() / model(images).norm()))
+        return calls[-1]
+
+    def tuned(max_trials: int, **given: Any) -> subbyte.TuneResult:
+        conf = PostTrainingQuantConfig(
+            accuracy_criterion={"tolerable_loss": 0.2},
+            tuning_criterion={"strategy": "random", "objective": "size", "timeout": 600, "max_trials": max_trials},
+        )
+        storage = tmp_path / "study.db"
+        found = quantization.fit(model, conf, images, closeness, storage=storage, study="mine", **given)
+        return subbyte.tuning_result(found)
+
+    first = tuned(2, seed=1)
+    again = tuned(4, seed=1, distributed="shared")
+    assert [trial.config for trial in again.trials[:2]] == [trial.config for trial in first.trials]
+    assert len(calls) == 1 + 4  # the float model, and no trial twice
+    assert tuned(6, seed=2).trials[4].config not in [trial.config for trial in again.trials]
+
+
+def test_fit_of_six_trials_takes_the_smallest_that_is_good_enough(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)).eval()
+    # The float model, eight bits, seven, six, the last op at seven, the first op at seven, one op narrower.
+    scripted = iter([1.0, 0.995, 0.992, 0.98, 0.985, 0.991, 0.5, 1.0])
+    conf = PostTrainingQuantConfig(tuning_criterion={"objective": "size", "timeout": 600, "max_trials": 6})
+    found = quantization.fit(
+        network, conf, torch.randn(8, 16), lambda candidate: next(scripted), storage=tmp_path / "study.db"
+    )
+    result = subbyte.tuning_result(found)
+    weights = [[config.weight.dtype.bits for config in trial.config.op.values()] for trial in result.trials]
+    assert weights[:5] == [[8, 8], [7, 7], [6, 6], [6, 7], [7, 6]]
+    assert len(weights) == 6
+    assert result.best.number == 4
+    assert result.criterion_met
+
+
+def test_fit_without_an_evaluation_refuses_what_a_search_takes(model: nn.Module, images: torch.Tensor) -> None:
+    with pytest.raises(ConfigError, match="study: nothing is tuned without an evaluation; give eval_func"):
+        quantization.fit(model, PostTrainingQuantConfig(), images, study="mine")
+
+
 def test_a_tune_config_for_an_op_that_is_not_there(model: nn.Module, images: torch.Tensor) -> None:
     spec = TensorSpec("int8", granularity="per_channel")
     config = TuneConfig({("conv3", "Conv2d"): OpConfig(spec, TensorSpec("uint8"))})

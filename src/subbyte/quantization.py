@@ -104,7 +104,11 @@ def fit(
     eval_func: Callable[[nn.Module], Any] | None = None,
     *,
     capability: Any = None,
+    loss_fn: Callable[..., Any] | None = None,
+    seed: int = 0,
     storage: Any = DEFAULT_FILE,
+    study: str | None = None,
+    distributed: Any = None,
 ) -> nn.Module:
     """Quantize as a PostTrainingQuantConfig says, with the names and defaults of Intel Neural Compressor 2.x.
 
@@ -117,14 +121,20 @@ def fit(
         calib_dataloader: data as for `quantize`; of an (input, label) pair the label is dropped.
         eval_func: from a model to its metric, or to several by name.
         capability: as for `quantize`.
-        storage: keeps the trials, as for `tune`.
+        loss_fn: for strategies that need gradients, as for `tune`.
+        seed: as for `quantize` and `tune`.
+        storage, study: keep the trials and take up a search that was interrupted, as for `tune`.
+        distributed: who tries them, as for `tune`.
 
     Raises:
         SubbyteError: one of its kinds, if something that is asked is not right.
     """
     data = _without_labels(calib_dataloader)
     if eval_func is None:
-        return quantize(model, conf, data, capability=capability)
+        given = {"loss_fn": loss_fn, "study": study, "distributed": distributed}
+        for name in (name for name, value in given.items() if value is not None):
+            raise ConfigError(f"{name}: nothing is tuned without an evaluation; give eval_func, or leave {name} out")
+        return quantize(model, conf, data, capability=capability, seed=seed)
     request = as_request(conf)
     if not isinstance(request, PostTrainingQuantConfig):
         raise ConfigError("a TuneConfig says what every op gets, so there is nothing to tune; leave eval_func out")
@@ -136,7 +146,11 @@ def fit(
         search.strategy,
         search.strategy_kwargs or {},
         _methods(request, None),
-        storage=storage,
+        seed,
+        loss_fn,
+        storage,
+        study,
+        distribution_of(distributed),
     )
     limits = Limits(search.max_trials, search.timeout or None, first_met=not search.timeout)
     tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, data, None, _sampling_size(request))
@@ -198,7 +212,8 @@ def tune(
         study: the study's name in the storage, to go on with; left out, a search that was interrupted is taken up, and
             else a new one begins.
         distributed: `"shared"`: every process that makes this call, with the same storage and study, takes part in one
-            search; `"ray"`: trials run on a Ray cluster; or `tuning.Shared(...)`, `tuning.Ray(...)` with settings.
+            search; `"ray"`: trials run on a Ray cluster; or with settings: `tuning.Shared(...)`, `tuning.Ray(...)`,
+            `{"ray": {"workers": 4}}`.
         early_stopping: of an `evaluate` that yields scores: the confidence, as in 0.99, with which it must be certain
             whether the loss is tolerable for an evaluation to end before its last sample; where scores are not within
             0 and 1, `tuning.EarlyStopping(...)`. Samples must come in a random order. Left out, all are looked at.

@@ -201,6 +201,33 @@ def test_reports_that_cannot_be_written_are_told_first(folder, option, name, sai
     assert not (folder / "calls").exists()
 
 
+def test_a_recipe_can_say_all_that_the_call_can():
+    of_recipe = {"model", "data", "evaluate", "config", "first_last", "capability", "recover", "seed"}
+    assert set(inspect.signature(subbyte.tune).parameters) == of_recipe | set(TuneOptions.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("rya", "distributed is 'shared', 'ray', or left out, not 'rya'; did you mean 'ray'"),
+        ("{ray: {worker: 2}}", "'ray' has no setting 'worker'; did you mean 'workers'? (known: workers, cpus, gpus)"),
+        ("{shared: 5}", "'shared' takes settings by name (known: stale"),
+        ("{ray: {workers: 0}}", "workers must be a whole number above zero, not 0"),
+    ],
+)
+def test_a_distribution_that_there_is_not_is_told_with_its_line(folder, given, said):
+    result = tune(folder, tune=f"{{distributed: {given}}}")
+    assert result.exit_code == 2
+    assert "recipe.yaml:5: distributed: " in result.stderr
+    assert said in " ".join(result.stderr.split())
+
+
+def test_a_recipe_shares_a_study(folder):
+    result = tune(folder, tune="{max_loss: 0.1, max_trials: 3, study: mine, distributed: {shared: {stale: 5}}}")
+    assert result.exit_code == 0, result.stderr
+    assert "study mine" in result.stdout
+
+
 def test_defaults_are_those_of_the_call():
     of_call = {name: each.default for name, each in inspect.signature(subbyte.tune).parameters.items()}
     for name, field in TuneOptions.model_fields.items():

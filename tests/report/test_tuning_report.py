@@ -15,9 +15,9 @@ import subbyte
 from networks import ResidualNet, randomized, seeded
 from pages import Page, rendered
 from subbyte import ConfigError, TuneConfig
-from subbyte.report.tuning import as_html
+from subbyte.report.tuning import as_html, as_json
 from subbyte.report.tuning.ops import tuned_ops
-from subbyte.report.tuning.sensitivities import input_sensitivities, weight_sensitivities
+from subbyte.report.tuning.sensitivities import input_sensitivities, weight_perturbations, weight_sensitivities
 from subbyte.report.tuning.words import compact, duration
 from subbyte.tuning import Measured, Trial, TuneResult, pareto, width
 
@@ -173,6 +173,20 @@ def test_sensitivities_of_weights_and_inputs_stand_apart(result: TuneResult, pag
 def test_a_strategy_that_measures_none_says_so(result: TuneResult) -> None:
     words = Page(as_html(replace(result, errors={}, part_errors={}))).words
     assert words.count("Strategy sensitivity measured none.") == 2
+
+
+def test_perturbations_of_the_loss_are_called_that(result: TuneResult) -> None:
+    key = ("conv1", "Conv2d")
+    weights = [part for part in result.part_errors[key] if part.weight is not None]
+    perturbations = {key: {part: 1.5 * number for number, part in enumerate(weights, 1)}}
+    found = replace(result, errors={}, part_errors={}, perturbations=perturbations)
+    assert weight_perturbations(found).rows == (("conv1", (10.5, 9.0, 7.5, 6.0, 4.5, 3.0, 1.5)),)
+    page = Page(as_html(found))
+    assert "Perturbation of the loss by the weights of one op alone quantized" in page.words
+    assert {"1.5", "10.5"} <= set(page.words)  # no shares of an output
+    assert len(page.of("td", "chosen")) == 1
+    assert [each["name"] for each in json.loads(as_json(found))["perturbations"]] == ["conv1"]
+    assert not any("Perturbation" in word for word in Page(as_html(result)).words)
 
 
 def test_what_came_of_it_is_said_first(result: TuneResult, page: Page) -> None:

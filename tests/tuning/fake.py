@@ -99,7 +99,10 @@ def trial_of(search: Search, candidate: Candidate, loss: float, number: int = 0)
     objectives = search.objectives(candidate.config)
     cost = search.goal.cost(objectives, search.of_float)
     met = loss <= search.accuracy.max_loss and search.goal.within(objectives)
-    return Trial(number, candidate.config, {"metric": 1 - loss}, loss, objectives, cost, met, candidate.recovered)
+    return Trial(
+        number, candidate.config, {"metric": 1 - loss}, loss, objectives, cost, met, candidate.recovered,
+        excess=search.goal.excess(objectives),
+    )  # fmt: skip
 
 
 def play(search: Search, proposals: Proposals, loss: Callable[[Candidate, int], float], most: int = 200) -> list[Trial]:
@@ -107,7 +110,9 @@ def play(search: Search, proposals: Proposals, loss: Callable[[Candidate, int], 
     trials: list[Trial] = []
     known: dict[str, Trial] = {}
     results: list[Trial] | None = None
-    while len(trials) < most:
+    proposed = 0
+    while len(trials) < most and proposed < 2 * most:  # what is drawn by chance may be known for ever
+        proposed += 1
         try:
             batch = next(proposals) if results is None else proposals.send(results)
         except StopIteration:

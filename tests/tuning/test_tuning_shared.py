@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from optuna.trial import TrialState
-from small_search import Logged, die, lines, run_shared, search_small, shown, tried_by
+from small_search import STALE, Logged, die, lines, run_shared, search_small, shown, tried_by
 
 from subbyte import TuningError
-from subbyte.tuning import Shared, distribution_of
+from subbyte.tuning import Proposals, Search, Shared, distribution_of
 from subbyte.tuning.distributed import Local, Ray
 from subbyte.tuning.distributed.claims import Claims
+from subbyte.tuning.strategies import registry
 from subbyte.tuning.study import Record, Study
 
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -152,8 +153,25 @@ def test_a_study_must_be_named(tmp_path: Path) -> None:
     assert not lines(tmp_path / "log")
 
 
+def test_the_strategy_is_told_how_many_take_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+
+    def asking(search: Search) -> Proposals:
+        told.append(search.workers)
+        yield [search.candidate({})]
+
+    monkeypatch.setitem(registry._STRATEGIES, "asking", asking)
+    for distribution in (Local(), Shared(STALE), Shared(STALE, workers=3)):
+        search_small(
+            Logged(tmp_path / "log"), tmp_path / "s.journal", study="small", strategy="asking",
+            distribution=distribution,
+        )  # fmt: skip
+    assert told == [1, 1, 3]
+
+
 def test_distributions_by_name() -> None:
     assert distribution_of(None) == Local()
+    assert distribution_of({"ray": {"workers": 4}}) == Ray(workers=4)
     assert distribution_of("shared") == Shared(60.0)
     assert distribution_of("ray") == Ray()
     assert distribution_of(Ray(workers=3)) == Ray(workers=3)

@@ -5,15 +5,16 @@ from itertools import product
 from typing import Any
 
 import pytest
-from fake import FLOAT, LADDER, FakeModel, pair, play, search_of, widths
+from fake import FLOAT, LADDER, FakeModel, pair, play, search_of, trial_of, widths
 
 from subbyte import OpConfig
 from subbyte.errors import TuningError
 from subbyte.tuning import registered_strategies
 from subbyte.tuning.candidate import Candidate
-from subbyte.tuning.search import Search
+from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.space import TuningSpace, bits
 from subbyte.tuning.strategies import register_strategy, strategy_of
+from subbyte.tuning.strategies.path import _between
 from subbyte.tuning.strategies.steps import model_wise, op_type_wise, op_wise
 from subbyte.tuning.trial import Trial, best_of
 
@@ -144,6 +145,22 @@ def test_basic_falls_back_one_by_one_from_the_last_op_then_together() -> None:
     assert len(trials) == 6  # each op a rung narrower from there is known
 
 
+def test_basic_adds_up_fallbacks_the_one_that_gains_most_first() -> None:
+    gains = dict(zip("abcde", (0.1, 0.5, 0.2, 0.4, 0.3), strict=True))
+    model = FakeModel(dict.fromkeys(gains, 10), gains, alternatives=dict.fromkeys(gains, (pair(8), pair(4), FLOAT)))
+    search = search_of(model)
+
+    def loss(candidate: Candidate, number: int) -> float:
+        narrow = {name for (name, _), config in candidate.config.op.items() if bits(config.weight) == 4}
+        return 0.0 if len(narrow) <= 1 else sum(gains[name] for name in narrow)
+
+    trials = [widths(trial) for trial in play(search, strategy_of("basic")(search), loss)]
+    one_by_one = [[4 if index != wide else 8 for index in range(5)] for wide in reversed(range(5))]
+    assert trials[2:7] == one_by_one  # as many trials as ops
+    assert trials[7:10] == [[4, 8, 4, 8, 4], [4, 8, 4, 8, 8], [4, 8, 8, 8, 8]]  # one more each, till it is good enough
+    assert trials[10:] == [[4, 4, 8, 8, 8], [4, 8, 8, 4, 8], [4, 8, 8, 8, 4]]  # each other one down; one is known
+
+
 def test_basic_goes_on_to_float_when_eight_bits_are_not_enough() -> None:
     def loss(candidate: Candidate, number: int) -> float:
         return 0.5 * sum(config != FLOAT for config in candidate.config.op.values())
@@ -152,6 +169,7 @@ def test_basic_goes_on_to_float_when_eight_bits_are_not_enough() -> None:
     assert trials[0] == [8, 8, 8]
     assert trials[1:4] == [[8, 8, 32], [8, 32, 8], [32, 8, 8]]
     assert [32, 32, 32] in trials
+    assert not any(4 in trial for trial in trials)  # nothing narrower than what fails
 
 
 def test_basic_tries_algorithms_type_by_type_first() -> None:
@@ -206,6 +224,16 @@ def test_hawq_needs_a_loss() -> None:
         next(strategy_of("hawq_v2")(search))
 
 
+def test_hawq_leaves_its_perturbations_and_no_errors() -> None:
+    model = FakeModel(SIZES, SENSITIVITIES)
+    search = search_of(model, loss_fn=lambda net, batch: None)
+    next(strategy_of("hawq_v2")(search))
+    four = OpConfig(weight=pair(4).weight, quant_mode="weight_only")
+    assert search.perturbations["b", "Linear"][four] == pytest.approx(5.0 * 4.0**-4)
+    assert len(search.perturbations["b", "Linear"]) == 7  # float perturbs nothing
+    assert search.errors == search.part_errors == {}
+
+
 def test_a_strategy_of_ones_own() -> None:
     @register_strategy("narrowest_of_a_test")
     def narrowest(search: Search) -> Any:
@@ -217,6 +245,56 @@ def test_a_strategy_of_ones_own() -> None:
         register_strategy("basic")(narrowest)
     with pytest.raises(TuningError, match="'sensitivty' is unknown; did you mean 'sensitivity'"):
         strategy_of("sensitivty")
+
+
+def rounds_of(workers: int) -> tuple[list[int], Trial]:
+    """How many candidates each batch has, and what is found."""
+    model = FakeModel(SIZES, SENSITIVITIES)
+    search = search_of(model, workers=workers)
+    batches: list[int] = []
+
+    def counted() -> Proposals:
+        proposals = strategy_of("sensitivity")(search)
+        batch = next(proposals)
+        while True:
+            batches.append(len(batch))
+            trials = yield batch
+            try:
+                batch = proposals.send(trials)
+            except StopIteration:
+                return
+
+    best = best_of(play(search, counted(), planted(model)))
+    assert best is not None
+    return batches, best
+
+
+def test_several_workers_share_the_rounds_of_the_bisection() -> None:
+    (alone, of_one), (together, of_three) = rounds_of(1), rounds_of(3)
+    assert set(alone) == {1}
+    assert max(together) == 3
+    assert len(together) < 0.7 * len(alone)
+    assert of_one.met
+    assert of_three.met
+    assert of_three.cost <= 1.02 * optimum()
+
+
+def test_points_between_are_evenly_spaced() -> None:
+    assert _between(0, 10, 1) == [5]
+    assert _between(0, 16, 3) == [4, 8, 12]
+    assert _between(3, 6, 8) == [4, 5]
+    assert _between(2, 4, 2) == [3]
+
+
+def test_recovery_is_tried_on_each_of_a_round() -> None:
+    model = FakeModel(SIZES, SENSITIVITIES)
+    search = search_of(model, workers=3, recipes=["some method"])
+    proposals = strategy_of("sensitivity")(search)
+    plain = next(proposals)
+    trials = [trial_of(search, candidate, loss) for candidate, loss in zip(plain, (0.0, 0.5, 0.6), strict=True)]
+    recovered = proposals.send(trials)
+    assert [candidate.config for candidate in recovered] == [candidate.config for candidate in plain[1:]]
+    assert all(candidate.recovered for candidate in recovered)
 
 
 def test_sensitivities_are_measured_once_for_each_part() -> None:

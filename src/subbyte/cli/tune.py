@@ -68,5 +68,6 @@ def _tuned(file: TuneRecipeFile) -> TuneResult:
             metric_weights=options.metric_weights, objective=options.objective, budgets=options.budgets,
             strategy=options.strategy, strategy_options=options.strategy_options, recover=values.recover,
             loss_fn=loss_fn, max_trials=options.max_trials, timeout=options.timeout, seed=values.seed,
-            storage=file.storage, study=options.study, early_stopping=options.early_stopping,
+            storage=file.storage, study=options.study, distributed=options.distributed,
+            early_stopping=options.early_stopping,
         )  # fmt: skip

@@ -11,7 +11,15 @@ from subbyte.capability import Located, Place
 from subbyte.cli.recipe import Recipe, RecipeFile, read_as, read_recipe_of
 from subbyte.config import PostTrainingQuantConfig
 from subbyte.errors import ConfigError
-from subbyte.tuning import DEFAULT_FILE, Accuracy, Goal, early_stopping_of, read_goal, strategy_of
+from subbyte.tuning import (
+    DEFAULT_FILE,
+    Accuracy,
+    Goal,
+    distribution_of,
+    early_stopping_of,
+    read_goal,
+    strategy_of,
+)
 
 Number = StrictInt | StrictFloat
 
@@ -39,6 +47,7 @@ class TuneOptions(BaseModel):
     timeout: Annotated[Number, Field(gt=0)] | None = None
     storage: StrictStr = DEFAULT_FILE
     study: StrictStr | None = None
+    distributed: StrictStr | dict[str, Any] | None = None
     early_stopping: Number | None = None
 
     def accuracy(self) -> Accuracy:
@@ -99,6 +108,7 @@ class TuneRecipeFile:
             ("budgets", self.options.goal),
             ("max_loss", lambda: Accuracy(self.options.max_loss)),
             ("metric_weights", self.options.accuracy),
+            ("distributed", lambda: distribution_of(self.options.distributed)),
             ("early_stopping", lambda: early_stopping_of(self.options.early_stopping)),
         ):
             with self.said_of(key):

@@ -137,6 +137,10 @@ class Goal:
         """Whether every budget is kept."""
         return all(values[name] <= most for name, most in self.budgets.items())
 
+    def excess(self, values: Mapping[str, float]) -> float:
+        """By what share of itself each budget is exceeded, added up; 0 where every budget is kept."""
+        return sum(max(values[name] / most - 1, 0.0) for name, most in self.budgets.items())
+
 
 def read_goal(objective: Any, budgets: Mapping[str, float] | None = None) -> Goal:
     """One objective by name, or `{name: weight}`; budgets as `{name: at most}`.

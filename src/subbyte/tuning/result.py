@@ -53,6 +53,8 @@ class TuneResult:
         study: the name under which the storage keeps them.
         wanted: what was asked for.
         part_errors: as `errors`, with the weight of an op alone quantized, and with its inputs alone.
+        perturbations: mean trace of the loss's Hessian times squared error, of the weight of an op alone quantized,
+            where the strategy went by that.
         seconds: that this search took; trials that an earlier run made are not in it.
         measured: by objective, of those that are predicted op by op (latency): prediction and measurement of the
             `float` and of the `best` model.
@@ -67,6 +69,7 @@ class TuneResult:
     study: str
     wanted: Wanted
     part_errors: Mapping[OpKey, Mapping[OpConfig, float]] = field(default_factory=dict)
+    perturbations: Mapping[OpKey, Mapping[OpConfig, float]] = field(default_factory=dict, kw_only=True)
     seconds: float = 0.0
     measured: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
 

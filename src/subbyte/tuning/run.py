@@ -165,7 +165,7 @@ class Loop:
         return Trial(
             number, candidate.config, {} if problem else record.metrics, loss, objectives,
             goal.cost(objectives, self.search.of_float), met, candidate.recovered, record.seconds, record.evaluation,
-            problem, record.samples,
+            problem, record.samples, excess=goal.excess(objectives),
         )  # fmt: skip
 
     def _keep_best(self) -> None:

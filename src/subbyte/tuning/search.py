@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 from subbyte.adaptor import TunableModel
@@ -16,6 +17,9 @@ from subbyte.tuning.trial import Trial
 # A strategy yields candidates that may be tried side by side, and is sent their trials, in the same order.
 Proposals = Generator[Sequence[Candidate], Sequence[Trial], None]
 Progress = Callable[[str, float], None]
+
+_LEAST = 0.1  # of a budget: what is to be saved counts as no less
+_PRICES = (0.0, 1.0, 10.0, 100.0)  # of what is under a budget, where ladders count it
 
 
 @dataclass
@@ -32,9 +36,11 @@ class Search:
         seed: of the strategy's and of these methods' randomness.
         options: of the strategy.
         loss_fn: from a model and a batch to a differentiable loss, for strategies that need gradients.
+        workers: that try candidates side by side, which a strategy may propose as many of at a time.
         progress: told what is measured before the first trial, and how much of it is done.
         errors: of the model's outputs by each alternative of each op, once they are measured (see `errors_of`).
         part_errors: the same of the weight of an op alone quantized, and of its inputs alone.
+        perturbations: of the loss by each op's weight alone quantized, where the strategy goes by them (see `hawq_v2`).
     """
 
     space: TuningSpace
@@ -46,9 +52,11 @@ class Search:
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
     loss_fn: Callable[..., Any] | None = None
+    workers: int = 1
     progress: Progress = lambda what, share: None
     errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
     part_errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
+    perturbations: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
     _added: dict[tuple[OpKey, OpConfig], dict[str, float]] = field(default_factory=dict)
 
     @property
@@ -93,10 +101,47 @@ class Search:
         """The same of the cost."""
         return self.goal.cost(self.op_objectives(key, config), self.of_float)
 
+    def priced(self, price: float, key: OpKey, config: OpConfig) -> float:
+        """What one op adds to the cost, as a share of the widest model's, and for a price to what is under a budget.
+
+        Args:
+            price: of saving all that the widest model has to save for each budget.
+            key, config: of the op.
+        """
+        cost = self.op_cost(key, config) / (abs(self.goal.cost(self.of_float, self.of_float)) or 1)
+        if not price:
+            return cost
+        added = self.op_objectives(key, config)
+        shares = (
+            added[name] / max(self.of_float[name] - most, _LEAST * most) for name, most in self.goal.budgets.items()
+        )
+        return cost + price * sum(shares)
+
     def keeps_budgets(self, chosen: Mapping[OpKey, OpConfig]) -> bool:
         """Whether every budget is kept where some ops have these alternatives, and the others their first."""
-        return not self.goal.budgets or self.goal.within(self.objectives(self.space.config(chosen)))
+        return all(self.keeps_budget(name, chosen) for name in self.goal.budgets)
+
+    def keeps_budget(self, name: str, chosen: Mapping[OpKey, OpConfig]) -> bool:
+        """The same of the budget of one objective."""
+        return objective_of(name).of(self.model, self.space.config(chosen)) <= self.goal.budgets[name]
 
     def ladder(self, key: OpKey) -> list[OpConfig]:
-        """The rungs of an op, from narrow to wide, as the objective counts."""
-        return self.space.ladder(key, self.op_cost)
+        """The rungs of an op, from narrow to wide, as the objective counts.
+
+        Where the narrowest rungs of all ops would exceed a budget, what is under one counts, too: a ladder for size has
+        no narrow inputs, which a budget of bit operations may need.
+        """
+        return self.space.ladder(key, partial(self.priced, self._price) if self._price else self.op_cost)
+
+    @cached_property
+    def _price(self) -> float:
+        """The lowest at which the narrowest rungs keep the budgets."""
+        for price in _PRICES:
+            cost = partial(self.priced, price)
+            if self.keeps_budgets({op.key: self.space.ladder(op.key, cost)[0] for op in self.space.tunable}):
+                return price
+        return _PRICES[-1]
+
+    def is_tolerable(self, trial: Trial) -> bool:
+        """Whether the loss is, be the budgets kept or not."""
+        return trial.met or (trial.excess > 0 and trial.loss <= self.accuracy.max_loss)

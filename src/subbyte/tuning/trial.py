@@ -1,7 +1,7 @@
 """One configuration that was tried."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from subbyte.spec import TuneConfig
@@ -21,6 +21,7 @@ class Trial:
         objectives: by name.
         cost: what the search makes small.
         met: whether the loss is tolerable and every budget kept.
+        excess: by what share of itself each budget is exceeded, added up.
         recovered: whether recovery methods ran on it.
         seconds: that the trial took, evaluation included.
         evaluation: seconds of these that the user's evaluation took.
@@ -36,6 +37,7 @@ class Trial:
     objectives: Mapping[str, float]
     cost: float
     met: bool
+    excess: float = field(default=0.0, kw_only=True)
     recovered: bool = False
     seconds: float = 0.0
     evaluation: float = 0.0
@@ -66,12 +68,12 @@ class Trial:
 
 
 def best_of(trials: list[Trial]) -> Trial | None:
-    """The cheapest that is good enough; without one the one that loses least; None where all failed.
+    """The cheapest that is good enough; without one, of those that exceed the budgets least, the one that loses least.
 
-    Of equally cheap ones the more accurate is taken, then the earlier.
+    None where all failed. Of equally cheap ones the more accurate is taken, then the earlier.
     """
     usable = [trial for trial in trials if not trial.failed]
     met = [trial for trial in usable if trial.met]
     if met:
         return min(met, key=lambda trial: (trial.cost, trial.loss, trial.number))
-    return min(usable, key=lambda trial: (trial.loss, trial.cost, trial.number), default=None)
+    return min(usable, key=lambda trial: (trial.excess, trial.loss, trial.cost, trial.number), default=None)

@@ -95,6 +95,7 @@ def search_best(
     evaluation = _evaluation(float_model, search, task, study)
     baseline = evaluation.baseline
     with closing(task.distribution.executor(evaluation, study)) as executor:
+        search.workers = executor.workers
         loop = Loop(evaluation, study, executor, limits, watch)
         with _saying_how_to_go_on(loop, task.storage):
             loop.run(strategy(search))
@@ -107,7 +108,7 @@ def search_best(
     wanted = Wanted(task.strategy, task.accuracy, task.goal, limits.max_trials, of_float, space.alternatives)
     result = TuneResult(
         converted, best.met, shown, best, loop.trials, search.errors, study.name, wanted, search.part_errors,
-        time.monotonic() - limits.started, measured,
+        time.monotonic() - limits.started, measured, perturbations=search.perturbations,
     )  # fmt: skip
     remember(result)
     study.end()

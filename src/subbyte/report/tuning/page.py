@@ -3,9 +3,9 @@
 from subbyte.report.pages import render
 from subbyte.report.tuning.charts import bit_map, cost_history, front_chart, loss_history, shade
 from subbyte.report.tuning.ops import tuned_ops
-from subbyte.report.tuning.sensitivities import input_sensitivities, weight_sensitivities
+from subbyte.report.tuning.sensitivities import input_sensitivities, weight_perturbations, weight_sensitivities
 from subbyte.report.tuning.table import conclusion, outcome_rows
-from subbyte.report.tuning.words import duration, error_text, loss_text, objective_text
+from subbyte.report.tuning.words import duration, error_text, loss_text, objective_text, perturbation_text
 from subbyte.tuning import TuneResult
 
 
@@ -18,5 +18,7 @@ def as_html(result: TuneResult) -> str:
         fronts=[front_chart(result, name) for name in result.wanted.goal.names],
         histories=[loss_history(result), cost_history(result)],
         sensitivities=[("weights", weight_sensitivities(result)), ("inputs", input_sensitivities(result))],
-        shade=shade, duration=duration, error_text=error_text, loss_text=loss_text, objective_text=objective_text,
+        perturbations=weight_perturbations(result),
+        shade=shade, duration=duration, error_text=error_text, perturbation_text=perturbation_text,
+        loss_text=loss_text, objective_text=objective_text,
     )  # fmt: skip

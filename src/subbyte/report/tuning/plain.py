@@ -61,6 +61,7 @@ def _plain(result: TuneResult) -> dict[str, Any]:
         "ops": [op.to_dict() for op in tuned_ops(result)],
         "errors": _errors(result.errors),
         "part_errors": _errors(result.part_errors),
+        "perturbations": _errors(result.perturbations),
         "trials": [trial.to_dict() for trial in result.trials],
     }
 

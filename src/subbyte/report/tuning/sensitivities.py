@@ -1,7 +1,7 @@
-"""What each data type at each op alone does to the model's output: for weights, and for inputs."""
+"""What each data type at each op alone does: to the model's output, for weights and for inputs, or to the loss."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from subbyte.spec import OpConfig, OpKey, TensorSpec
@@ -14,7 +14,7 @@ class Sensitivities:
 
     Args:
         columns: the data types, from narrow to wide; with what else they differ in, where one stands twice.
-        rows: for each op its name, and for each column the error; None where it was not measured.
+        rows: for each op its name, and for each column the error or perturbation; None where it was not measured.
         chosen: for each row the number of the column that the best trial has; None where it has none of them.
     """
 
@@ -25,18 +25,25 @@ class Sensitivities:
 
 def weight_sensitivities(result: TuneResult) -> Sensitivities:
     """With the weight of an op alone quantized."""
-    return _sensitivities(result, of_weights=True)
+    return _sensitivities(result, result.part_errors, of_weights=True)
 
 
 def input_sensitivities(result: TuneResult) -> Sensitivities:
     """With the inputs of an op alone quantized."""
-    return _sensitivities(result, of_weights=False)
+    return _sensitivities(result, result.part_errors, of_weights=False)
 
 
-def _sensitivities(result: TuneResult, *, of_weights: bool) -> Sensitivities:
+def weight_perturbations(result: TuneResult) -> Sensitivities:
+    """Of the loss, with the weight of an op alone quantized."""
+    return _sensitivities(result, result.perturbations, of_weights=True)
+
+
+def _sensitivities(
+    result: TuneResult, found: Mapping[OpKey, Mapping[OpConfig, float]], *, of_weights: bool
+) -> Sensitivities:
     measured = {
         key: {part: error for part, error in errors.items() if (part.weight is not None) is of_weights}
-        for key, errors in result.part_errors.items()
+        for key, errors in found.items()
     }
     parts = sorted({part for errors in measured.values() for part in errors}, key=_order)
     rows = [(key, errors) for key, errors in measured.items() if errors]

@@ -39,3 +39,8 @@ def duration(seconds: float) -> str:
 def error_text(error: float | None) -> str:
     """Noise over signal in %; nothing where it was not measured."""
     return "" if error is None else f"{100 * error:.3g} %"
+
+
+def perturbation_text(perturbation: float | None) -> str:
+    """Three digits; nothing where there is none."""
+    return "" if perturbation is None else f"{perturbation:.3g}"

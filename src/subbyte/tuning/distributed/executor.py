@@ -11,7 +11,13 @@ IsLate = Callable[[], bool]
 
 
 class Executor(ABC):
-    """Tries candidates and keeps in the study what comes of them."""
+    """Tries candidates and keeps in the study what comes of them.
+
+    Attributes:
+        workers: how many it tries side by side.
+    """
+
+    workers: int = 1
 
     @abstractmethod
     def records(self, wanted: Mapping[str, Candidate], is_late: IsLate) -> Iterator[Record]:

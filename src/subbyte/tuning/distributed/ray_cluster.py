@@ -1,8 +1,11 @@
 """Trials on a Ray cluster."""
 
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib.machinery import PathFinder, SourceFileLoader
+from types import ModuleType
 from typing import Any
 
 from subbyte.errors import TuningError
@@ -55,6 +58,7 @@ class _RayExecutor(Executor):
             self._actor = self._ray.remote(num_cpus=asked.cpus, num_gpus=asked.gpus)(_Worker)
             cpus = self._ray.cluster_resources().get("CPU", 1)
             self._idle = [self._hire() for _ in range(asked.workers or max(1, int(cpus / asked.cpus)))]
+            self.workers = len(self._idle)
             self._wait_until_ready()
         except BaseException:
             self.close()
@@ -62,6 +66,8 @@ class _RayExecutor(Executor):
 
     def _send(self, evaluation: Evaluation) -> Any:
         search = replace(evaluation.search, progress=_unwatched, errors={})
+        for module in _modules_of_files():
+            self._ray.cloudpickle.register_pickle_by_value(module)
         try:
             return self._ray.put(replace(evaluation, search=search))
         except Exception as error:  # of whatever cannot be pickled
@@ -136,6 +142,16 @@ class _Worker:
 
 def _unwatched(what: str, share: float) -> None:
     return
+
+
+def _modules_of_files() -> list[ModuleType]:
+    """Modules that were loaded from a file by its path, as those of a recipe: no worker can import them by name."""
+    loaded = {name: module for name, module in sys.modules.items() if "." not in name and name != "__main__"}
+    return [
+        module
+        for name, module in loaded.items()
+        if isinstance(getattr(module.__spec__, "loader", None), SourceFileLoader) and PathFinder.find_spec(name) is None
+    ]
 
 
 def _imported_ray() -> Any:

@@ -23,17 +23,21 @@ class Shared(Distribution):
 
     Args:
         stale: seconds after which the trial of a process that is heard of no more is run again by another.
+        workers: processes that are expected, the same number in each; more or fewer may take part.
     """
 
     stale: float = 60.0
+    workers: int = 1
     needs_name = True
 
     def __post_init__(self) -> None:
         if not self.stale > 0:
             raise TuningError(f"stale must be a positive number of seconds, not {self.stale!r}")
+        if not isinstance(self.workers, int) or self.workers < 1:
+            raise TuningError(f"workers must be a whole number above zero, not {self.workers!r}")
 
     def executor(self, evaluation: Evaluation, study: Study) -> Executor:
-        return _SharedExecutor(evaluation, study, Claims(study, self.stale))
+        return _SharedExecutor(evaluation, study, Claims(study, self.stale), self.workers)
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class _SharedExecutor(Executor):
     evaluation: Evaluation
     study: Study
     claims: Claims
+    workers: int = 1
 
     def records(self, wanted: Mapping[str, Candidate], is_late: IsLate) -> Iterator[Record]:
         left = dict(wanted)

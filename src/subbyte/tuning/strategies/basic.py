@@ -16,7 +16,7 @@ from subbyte.tuning.strategies.steps import (
     squeezed,
     start,
     tried,
-    wider,
+    wider_steps,
 )
 from subbyte.tuning.trial import Trial
 
@@ -35,7 +35,8 @@ def basic(search: Search) -> Proposals:
     """
     among = {op.key: alike(search.space.alternatives[op.key]) for op in search.space.tunable}
     best, least = start(search), float("inf")
-    for chosen in op_type_wise(search.space, among):
+    combinations = list(op_type_wise(search.space, among))
+    for chosen in combinations if len(combinations) > 1 else ():
         (trial,) = yield [search.candidate(chosen)]
         if trial.loss < least:
             best, least = chosen, trial.loss
@@ -59,8 +60,7 @@ def basic(search: Search) -> Proposals:
 
 def one_by_one(search: Search, chosen: Chosen) -> Walk:
     """Each op alone a rung wider, the last first; returns these rungs, that which leaves least loss first."""
-    above = {op.key: wider(search, op.key, chosen[op.key]) for op in reversed(search.space.tunable)}
-    steps = {key: config for key, config in above.items() if config is not None}
+    steps = dict(reversed(wider_steps(search, chosen).items()))
     trials = yield [search.candidate(chosen | {key: config}) for key, config in steps.items()]
     losses = {key: trial.loss for key, trial in zip(steps, trials, strict=True)}
     return {key: steps[key] for key in sorted(steps, key=lambda each: losses[each])}
@@ -71,6 +71,8 @@ def accumulated(
 ) -> Generator[Sequence[Candidate], Sequence[Trial], tuple[bool, Chosen]]:
     """These rungs, one more with each trial; returns whether one was good enough, and what was tried last."""
     for key, config in order.items():
+        if not search.keeps_budgets(chosen | {key: config}):
+            continue
         chosen = chosen | {key: config}
         trial = yield from tried(search, chosen)
         if trial.met:

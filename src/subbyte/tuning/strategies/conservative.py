@@ -1,9 +1,13 @@
 """conservative: from the widest model down, keeping what is good enough."""
 
+from collections.abc import Generator, Sequence
+
 from subbyte.spec import OpInfo
+from subbyte.tuning.candidate import Candidate
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.strategies.registry import register_strategy
-from subbyte.tuning.strategies.steps import narrower, tried
+from subbyte.tuning.strategies.steps import Chosen, lowered, narrower, tried
+from subbyte.tuning.trial import Trial
 
 
 @register_strategy("conservative")
@@ -11,11 +15,13 @@ def conservative(search: Search) -> Proposals:
     """Narrow a type of op at a time, and where that loses too much its ops one by one; what loses too much is undone.
 
     As the strategy of that name in Intel Neural Compressor goes from float to int8, so does this from rung to rung,
-    ops with a weight first. Every model on the way that is kept is good enough.
+    ops with a weight first. Every model on the way that is kept loses no more than is tolerable. Where the last of them
+    exceeds a budget, all ops go down together until it is kept.
     """
     widest = search.space.widest().op
     chosen = {op.key: widest[op.key] for op in search.space.tunable}
-    (trial,) = yield [search.candidate(chosen)]
+    if search.keeps_budgets(chosen):
+        yield [search.candidate(chosen)]
     stuck: set[tuple[str, str]] = set()
     moved = True
     while moved:
@@ -25,16 +31,24 @@ def conservative(search: Search) -> Proposals:
             below = {key: config for key, config in steps.items() if config is not None}
             if not below:
                 continue
-            trial = yield from tried(search, chosen | below)
-            if trial.met:
+            if (yield from _is_kept(search, chosen, below)):
                 chosen, moved = chosen | below, True
                 continue
             for key, config in below.items():
-                trial = yield from tried(search, chosen | {key: config})
-                if trial.met:
+                if (yield from _is_kept(search, chosen, {key: config})):
                     chosen, moved = chosen | {key: config}, True
                 else:
                     stuck.add(key)
+    if not search.keeps_budgets(chosen):
+        yield from tried(search, lowered(search, chosen))
+
+
+def _is_kept(search: Search, chosen: Chosen, below: Chosen) -> Generator[Sequence[Candidate], Sequence[Trial], bool]:
+    """Whether steps lose no more than is tolerable; those that break a budget that is kept are not tried."""
+    if search.keeps_budgets(chosen) and not search.keeps_budgets(chosen | below):
+        return False
+    trial = yield from tried(search, chosen | below)
+    return search.is_tolerable(trial)
 
 
 def _by_type(search: Search) -> list[list[OpInfo]]:

@@ -2,7 +2,7 @@
 
 from subbyte.errors import TuningError
 from subbyte.tuning.search import Proposals, Search
-from subbyte.tuning.sensitivity import Errors
+from subbyte.tuning.sensitivity import Errors, parts
 from subbyte.tuning.space import width
 from subbyte.tuning.strategies.path import traversed
 from subbyte.tuning.strategies.registry import register_strategy
@@ -36,5 +36,8 @@ def hawq_v2(search: Search) -> Proposals:
             widest[config.weight] = config
         errors[op.key] = {
             config: max(traces[op.key], 0.0) * search.model.weight_error(op.key, config) for config in widest.values()
+        }
+        search.perturbations[op.key] = {
+            part: error for config, error in errors[op.key].items() for part in parts(config) if part.weight is not None
         }
     yield from traversed(search, errors)

@@ -4,7 +4,7 @@ from subbyte.spec import OpKey
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.sensitivity import errors_of
 from subbyte.tuning.strategies.registry import register_strategy
-from subbyte.tuning.strategies.steps import Chosen, Stepped, descend, squeezed, start, tried, wider
+from subbyte.tuning.strategies.steps import Chosen, Stepped, descend, squeezed, start, tried, wider_steps
 
 
 @register_strategy("mse")
@@ -19,12 +19,11 @@ def mse(search: Search) -> Proposals:
     came = Stepped()
     chosen = yield from descend(search, start(search), came)
     while came.failed is not None:
-        above = {key: wider(search, key, config) for key, config in chosen.items()}
-        left = [key for key, config in above.items() if config is not None]
-        if not left:
+        above = wider_steps(search, chosen)
+        if not above:
             return
-        worst = max(left, key=lambda key: errors[key][chosen[key]])
-        chosen = chosen | {worst: above[worst] or chosen[worst]}
+        worst = max(above, key=lambda key: errors[key][chosen[key]])
+        chosen = chosen | {worst: above[worst]}
         trial = yield from tried(search, chosen)
         if trial.met:
             break

@@ -5,7 +5,7 @@ from functools import partial
 from subbyte.spec import OpKey
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.strategies.registry import register_strategy
-from subbyte.tuning.strategies.steps import Chosen, Stepped, descend, squeezed, start, tried, wider
+from subbyte.tuning.strategies.steps import Chosen, Stepped, descend, squeezed, start, tried, wider_steps
 
 
 @register_strategy("mse_v2")
@@ -22,7 +22,7 @@ def mse_v2(search: Search) -> Proposals:
         return
     met = False
     while not met:
-        above = {key: config for key in chosen if (config := wider(search, key, chosen[key])) is not None}
+        above = wider_steps(search, chosen)
         if not above:
             return
         best = _least(search, chosen, above)

@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from subbyte.spec import OpConfig, OpKey
-from subbyte.tuning.budget import priced
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.sensitivity import Errors
-from subbyte.tuning.strategies.steps import Chosen, tried
+from subbyte.tuning.strategies.steps import Chosen, all_tried, tried
 
 _PRICES = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)  # of what is under a budget
 
@@ -19,7 +18,8 @@ def traversed(search: Search, errors: Errors) -> Proposals:
 
     Errors of several ops add up, as long as they are small and independent. So the cheapest model for an error is found
     op by op: minimize cost + lambda error (Everett, 1963); as lambda falls, one op after another takes a narrower rung.
-    These steps, the most saved for its error first, are the path. Bisection takes a trial for each halving.
+    These steps, the most saved for its error first, are the path. Bisection takes a trial for each halving; several
+    workers try as many points in each round, evenly spaced.
 
     The steps that are tried then are those that were not taken, the most promising first. One that fails harms more
     than its error said, so the errors of that op's further steps are doubled.
@@ -39,13 +39,23 @@ def traversed(search: Search, errors: Errors) -> Proposals:
             if not trial.met:
                 continue
         while high - low > 1:
-            middle = (low + high) // 2
-            trial = yield from tried(search, _chosen(hulls, path[middle]))
-            low, high = (middle, high) if trial.met else (low, middle)
+            middles = _between(low, high, search.workers)
+            trials = yield from all_tried(search, [_chosen(hulls, path[middle]) for middle in middles])
+            for middle, trial in zip(middles, trials, strict=True):
+                if not trial.met:
+                    high = middle
+                    break
+                low = middle
         if low == 0:  # which nobody has tried yet, where there are no budgets
             yield from tried(search, _chosen(hulls, path[0]))
         yield from _refined(search, hulls, path[low])
         return
+
+
+def _between(low: int, high: int, count: int) -> list[int]:
+    """Whole numbers between two, so many or all, evenly spaced."""
+    parts = min(count, high - low - 1) + 1
+    return [low + (high - low) * part // parts for part in range(1, parts)]
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,7 @@ def _paths(search: Search, errors: Errors) -> Iterator[tuple[Hulls, list[At]]]:
 
 def _hull(search: Search, key: OpKey, errors: Mapping[OpConfig, float], price: float) -> list[Rung]:
     """The rungs that some lambda takes, from wide to narrow: the lower convex hull of cost against error."""
-    rungs = [Rung(config, priced(search, key, config, price), error) for config, error in errors.items()]
+    rungs = [Rung(config, search.priced(price, key, config), error) for config, error in errors.items()]
     hull: list[Rung] = []
     for rung in sorted(rungs, key=lambda each: (each.error, each.cost)):
         if hull and rung.cost >= hull[-1].cost:
@@ -115,6 +125,7 @@ def _chosen(hulls: Hulls, at: At) -> Chosen:
 
 
 def _refined(search: Search, hulls: Hulls, at: At) -> Proposals:
+    """As many steps side by side as there are workers; of those that are good enough the most promising is taken."""
     doubts = dict.fromkeys(hulls, 1.0)
     failed: set[tuple[OpKey, int]] = set()
     while True:
@@ -123,16 +134,14 @@ def _refined(search: Search, hulls: Hulls, at: At) -> Proposals:
             for key, rungs in hulls.items()
             if at[key] + 1 < len(rungs) and (key, at[key] + 1) not in failed
         }
-        if not steps:
+        nearest = {key: at | {key: at[key] + 1} for key in sorted(steps, key=lambda each: -steps[each])}
+        kept = [key for key, each in nearest.items() if search.keeps_budgets(_chosen(hulls, each))][: search.workers]
+        if not kept:
             return
-        key = max(steps, key=lambda each: steps[each])
-        narrower = at | {key: at[key] + 1}
-        if not search.keeps_budgets(_chosen(hulls, narrower)):
-            failed.add((key, narrower[key]))
-            continue
-        trial = yield from tried(search, _chosen(hulls, narrower))
-        if trial.met:
-            at = narrower
-        else:
-            failed.add((key, narrower[key]))
+        trials = yield from all_tried(search, [_chosen(hulls, nearest[key]) for key in kept])
+        met = [key for key, trial in zip(kept, trials, strict=True) if trial.met]
+        for key in set(kept) - set(met):
+            failed.add((key, at[key] + 1))
             doubts[key] *= 2
+        if met:
+            at = nearest[met[0]]

@@ -1,12 +1,14 @@
 """tpe and bayesian: Optuna's samplers over the rungs of the ops."""
 
 import warnings
+from random import Random
 
 import optuna
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.strategies.registry import register_strategy
+from subbyte.tuning.strategies.steps import lowered_by_chance
 
 _EXCESS = 10.0  # what a model that is not good enough costs more, in shares of the float model, for each tolerable loss
 
@@ -24,12 +26,17 @@ def bayesian(search: Search) -> Proposals:
 
 
 def _sampled(search: Search, sampler: BaseSampler) -> Proposals:
-    """Each op's rung is a whole number; a model is worth its cost, and more for what it loses too much."""
+    """Each op's rung is a whole number; a model is worth its cost, and more for what it loses too much.
+
+    What exceeds a budget is not tried: ops drawn by chance go a rung down until it is kept. The sampler is told what
+    came of that, and more in proportion to the excess.
+    """
     ladders = {op.key: search.ladder(op.key) for op in search.space.tunable}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study = optuna.create_study(sampler=sampler)
     span = max(search.cost(search.space.widest()), 1e-30)
+    generator = Random(search.seed)
     while True:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -38,9 +45,10 @@ def _sampled(search: Search, sampler: BaseSampler) -> Proposals:
                 key: ladder[asked.suggest_int(f"{key[0]} ({key[1]})", 0, len(ladder) - 1)]
                 for key, ladder in ladders.items()
             }
-        (trial,) = yield [search.candidate(rungs)]
+        over = search.goal.excess(search.objectives(search.space.config(rungs)))
+        (trial,) = yield [search.candidate(lowered_by_chance(search, rungs, generator))]
         if trial.failed:
             study.tell(asked, state=optuna.trial.TrialState.FAIL)
             continue
         excess = max(trial.loss - search.accuracy.max_loss, 0.0) / max(search.accuracy.max_loss, 1e-6)
-        study.tell(asked, trial.cost / span + _EXCESS * excess)
+        study.tell(asked, trial.cost / span + _EXCESS * (excess + over))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from random import Random
 
 from subbyte.spec import OpConfig, OpInfo, OpKey
 from subbyte.tuning.candidate import Candidate
@@ -83,10 +84,21 @@ def _is_above(search: Search, key: OpKey, one: OpConfig, other: OpConfig) -> boo
 
 def tried(search: Search, chosen: Chosen) -> Generator[Sequence[Candidate], Sequence[Trial], Trial]:
     """Try a choice; where it loses too much, the same with the recovery methods that are asked for."""
-    (trial,) = yield [search.candidate(chosen)]
-    if not trial.met and search.recipes:
-        (trial,) = yield [search.candidate(chosen, recovered=True)]
+    (trial,) = yield from all_tried(search, [chosen])
     return trial
+
+
+def all_tried(
+    search: Search, choices: Sequence[Chosen]
+) -> Generator[Sequence[Candidate], Sequence[Trial], list[Trial]]:
+    """The same of several side by side."""
+    trials = list((yield [search.candidate(chosen) for chosen in choices]))
+    lossy = [index for index, trial in enumerate(trials) if search.recipes and not search.is_tolerable(trial)]
+    if lossy:
+        recovered = yield [search.candidate(choices[index], recovered=True) for index in lossy]
+        for index, trial in zip(lossy, recovered, strict=True):
+            trials[index] = trial
+    return trials
 
 
 @dataclass
@@ -102,16 +114,44 @@ class Stepped:
     failed: Chosen | None = None
 
 
+def wider_steps(search: Search, chosen: Chosen) -> Chosen:
+    """For each op the next rung, where the budgets are kept with that one step."""
+    above = {key: config for key in chosen if (config := wider(search, key, chosen[key])) is not None}
+    return {key: config for key, config in above.items() if search.keeps_budgets(chosen | {key: config})}
+
+
+def lowered(search: Search, chosen: Chosen) -> Chosen:
+    """All ops at once one rung down, and as many more as it takes to keep the budgets."""
+    below = {key: narrower(search, key, config) or config for key, config in chosen.items()}
+    return below if below == chosen or search.keeps_budgets(below) else lowered(search, below)
+
+
+def lowered_by_chance(search: Search, chosen: Chosen, generator: Random) -> Chosen:
+    """Ops drawn by chance go a rung down until the budgets are kept, or no op can go further."""
+    while not search.keeps_budgets(chosen):
+        below = {key: config for key in chosen if (config := narrower(search, key, chosen[key])) is not None}
+        if not below:
+            break
+        key = generator.choice(list(below))
+        chosen = chosen | {key: below[key]}
+    return chosen
+
+
 def descend(search: Search, chosen: Chosen, came: Stepped) -> Walk:
-    """From a choice, all ops at once one rung down for as long as the loss stays tolerable; returns the last tried."""
+    """From a choice, all ops at once one rung down for as long as the loss stays tolerable; returns the last tried.
+
+    Choices that exceed a budget are passed over, without a trial.
+    """
+    if not search.keeps_budgets(chosen):
+        chosen = lowered(search, chosen)
     while True:
         trial = yield from tried(search, chosen)
         if not trial.met:
             came.failed = chosen
             return chosen
         came.met = chosen
-        below = {key: narrower(search, key, config) or config for key, config in chosen.items()}
-        if below == chosen:
+        below = lowered(search, chosen)
+        if below == chosen or not search.keeps_budgets(below):
             return chosen
         chosen = below
 
@@ -132,7 +172,9 @@ def squeezed(search: Search, chosen: Chosen, pick: Callable[[Chosen, Chosen], Op
         below = {
             key: config
             for key in chosen
-            if key not in stuck and (config := narrower(search, key, chosen[key])) is not None
+            if key not in stuck
+            and (config := narrower(search, key, chosen[key])) is not None
+            and search.keeps_budgets(chosen | {key: config})
         }
         if not below:
             return chosen
