@@ -1,11 +1,14 @@
 """tpe and bayesian: Optuna's samplers over the rungs of the ops."""
 
 import warnings
+from collections.abc import Callable, Mapping
 from random import Random
+from typing import Any
 
 import optuna
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 
+from subbyte.errors import TuningError
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.strategies.registry import register_strategy
 from subbyte.tuning.strategies.steps import lowered_by_chance
@@ -14,15 +17,40 @@ _EXCESS = 10.0  # what a model that is not good enough costs more, in shares of 
 
 
 @register_strategy("tpe")
-def tpe(search: Search) -> Proposals:
-    """Optuna's tree-structured Parzen estimator (Bergstra et al., 2011; multivariate)."""
-    return _sampled(search, TPESampler(seed=search.seed, multivariate=True, **search.options))
+def tpe(search: Search, **options: Any) -> Proposals:
+    """Optuna's tree-structured Parzen estimator (Bergstra et al., 2011; multivariate).
+
+    Args:
+        search: what is wanted.
+        options: of Optuna's TPESampler.
+
+    Raises:
+        TuningError: it has no such option.
+    """
+    return _sampled(search, _sampler(TPESampler, search, {"multivariate": True} | options))
 
 
 @register_strategy("bayesian")
-def bayesian(search: Search) -> Proposals:
-    """Optuna's Gaussian process with the logarithm of the expected improvement."""
-    return _sampled(search, GPSampler(seed=search.seed, **search.options))
+def bayesian(search: Search, **options: Any) -> Proposals:
+    """Optuna's Gaussian process with the logarithm of the expected improvement.
+
+    Args:
+        search: what is wanted.
+        options: of Optuna's GPSampler.
+
+    Raises:
+        TuningError: it has no such option.
+    """
+    return _sampled(search, _sampler(GPSampler, search, options))
+
+
+def _sampler(kind: Callable[..., BaseSampler], search: Search, options: Mapping[str, Any]) -> BaseSampler:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        try:
+            return kind(**{"seed": search.seed, **options})
+        except (TypeError, ValueError) as error:
+            raise TuningError(f"strategy_options, which Optuna's sampler takes: {error}") from error
 
 
 def _sampled(search: Search, sampler: BaseSampler) -> Proposals:
