@@ -75,9 +75,9 @@ def main() -> None:
     peer = f"Neural Compressor {version}" if version else "Neural Compressor 2 NOT INSTALLED: see benchmarks/README.md"
     report.text(
         f"{network.name}: {CALIBRATION} images to calibrate, {judged} to evaluate on; at most {MAX_LOSS:.0%} worse "
-        f"than fp32. {trials} trials in each search: with a long timeout both libraries go on when a model is good enough. "
-        f"Each search runs in a fresh process, {runs} times, all in turn; figures are medians, with the least and the "
-        f"most. {peer}."
+        f"than fp32. {trials} trials in each search: with a long timeout both libraries go on when a model is good "
+        f"enough. Each search runs in a fresh process, {runs} times, all in turn; figures are medians, with the least "
+        f"and the most. {peer}."
     )
     report.text(
         "Theirs chooses between int8 and fp32 and evaluates on torch's int8 kernels; ours among 2 to 8 bits and "

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from subbyte.errors import TuningError, nearest
 from subbyte.spec import OpConfig, OpInfo, OpKey, TensorSpec, TuneConfig
@@ -53,6 +54,10 @@ class TuningSpace:
 
     def widest(self) -> TuneConfig:
         """Every op in its widest alternative: float, where that is one."""
+        return self._widest
+
+    @cached_property
+    def _widest(self) -> TuneConfig:
         return TuneConfig({key: max(each, key=width) for key, each in self.alternatives.items()})
 
     def ladder(self, key: OpKey, cost: Cost) -> list[OpConfig]:
