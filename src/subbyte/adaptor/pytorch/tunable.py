@@ -103,8 +103,8 @@ class PyTorchTunableModel(TunableModel):
     def check_intact(self) -> None:
         if _layers(self._prepared) != self._layers:
             raise ModelError(
-                "the evaluation changed the model's layers, which cannot be undone for the next trial; let it work on a "
-                "copy: copy.deepcopy(model)"
+                "the evaluation changed the model's layers, which cannot be undone for the next trial; let it work on "
+                "a copy: copy.deepcopy(model)"
             )
 
     def _undo_what_the_evaluation_did(self) -> None:

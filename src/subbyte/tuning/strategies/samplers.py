@@ -1,7 +1,7 @@
 """tpe and bayesian: Optuna's samplers over the rungs of the ops."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -11,8 +11,9 @@ from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from subbyte.errors import TuningError
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.strategies.registry import register_strategy
-from subbyte.tuning.strategies.steps import lowered_by_chance
+from subbyte.tuning.strategies.steps import Chosen, drawn, lowered_by_chance
 
+_DRAWS = 100  # for a configuration that is new
 _EXCESS = 10.0  # what a model that is not good enough costs more, in shares of the float model, for each tolerable loss
 
 
@@ -57,7 +58,8 @@ def _sampled(search: Search, sampler: BaseSampler) -> Proposals:
     """Each op's rung is a whole number; a model is worth its cost, and more for what it loses too much.
 
     What exceeds a budget is not tried: ops drawn by chance go a rung down until it is kept. The sampler is told what
-    came of that, and more in proportion to the excess.
+    came of that, and more in proportion to the excess. What has been tried is not tried again: another is drawn in its
+    place, and where chance finds none the search ends.
     """
     ladders = {op.key: search.ladder(op.key) for op in search.space.tunable}
     with warnings.catch_warnings():
@@ -65,6 +67,7 @@ def _sampled(search: Search, sampler: BaseSampler) -> Proposals:
         study = optuna.create_study(sampler=sampler)
     span = max(search.cost(search.space.widest()), 1e-30)
     generator = Random(search.seed)
+    tried: list[Chosen] = []
     while True:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -74,9 +77,22 @@ def _sampled(search: Search, sampler: BaseSampler) -> Proposals:
                 for key, ladder in ladders.items()
             }
         over = search.goal.excess(search.objectives(search.space.config(rungs)))
-        (trial,) = yield [search.candidate(lowered_by_chance(search, rungs, generator))]
+        chosen = _new(lowered_by_chance(search, rungs, generator), tried, search, generator)
+        if chosen is None:
+            return
+        tried.append(chosen)
+        (trial,) = yield [search.candidate(chosen)]
         if trial.failed:
             study.tell(asked, state=optuna.trial.TrialState.FAIL)
             continue
         excess = max(trial.loss - search.accuracy.max_loss, 0.0) / max(search.accuracy.max_loss, 1e-6)
         study.tell(asked, trial.cost / span + _EXCESS * (excess + over))
+
+
+def _new(chosen: Chosen, tried: Sequence[Chosen], search: Search, generator: Random) -> Chosen | None:
+    """What a sampler chose, or by chance what nobody has tried; None where that is not found."""
+    for _ in range(_DRAWS):
+        if chosen not in tried:
+            return chosen
+        chosen = drawn(search, generator)
+    return None
