@@ -1,6 +1,7 @@
 """The study: every trial, kept in an Optuna study, where an interrupted search finds it again."""
 
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from subbyte.tuning.trial import Trial
 
 _NAMED = {"model": "the model or its weights", "data": "the calibration data", "alternatives": "what its ops may have",
           "evaluation": "the evaluation's code"}  # fmt: skip
+_SAME = 2e-3  # of a metric: what other machines and numbers of threads may change, one image of five hundred
 _DIRECTIONS = [StudyDirection.MINIMIZE, StudyDirection.MINIMIZE]  # of loss and cost
 
 Identity = Mapping[str, str]  # what a study is of: digests by the names above
@@ -85,6 +87,7 @@ class Study:
     def __init__(self, storage: Any, identity: Identity, name: str | None = None) -> None:
         optuna.logging.set_verbosity(logging.WARNING)
         self.storage = open_storage(storage)
+        self._file, self._identity, self._asked = storage, identity, name
         with readable(storage):
             self.name, self.id = _open(self.storage, identity, name)
 
@@ -115,7 +118,28 @@ class Study:
         return found
 
     def keep_baseline(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Keep the metrics of the float model, unless another process was first; what is kept comes back."""
+        """Keep the metrics of the float model; where the study knows them, hold these against them.
+
+        Args:
+            metrics: of the float model, by the evaluation that the trials to come will have. Where those kept differ by
+                more than two thousandths, the trials kept are of another evaluation (its code's digest does not tell
+                all): a study that was not asked for by name is then left, for one of the same metrics or a new one.
+
+        Returns:
+            The metrics that are kept.
+
+        Raises:
+            TuningError: the study was asked for by name, and has other metrics.
+        """
+        kept = self.baseline
+        if kept is not None and not _agree(kept, metrics):
+            if self._asked is not None:
+                raise TuningError(
+                    f"study {self.name!r} is of another search: the float model has {_shown(kept)} there, and "
+                    f"{_shown(metrics)} now, so the evaluation or its data differ; give another study name or storage"
+                )
+            with readable(self._file):
+                self.name, self.id = _open(self.storage, self._identity, None, metrics)
         if self.baseline is None:
             self._note("baseline", dict(metrics))
         return self.baseline or dict(metrics)
@@ -186,12 +210,13 @@ def writable(name: str) -> Iterator[None]:
         ) from error
 
 
-def _open(storage: BaseStorage, identity: Identity, name: str | None) -> tuple[str, int]:
+def _open(
+    storage: BaseStorage, identity: Identity, name: str | None, baseline: Mapping[str, float] | None = None
+) -> tuple[str, int]:
+    """Name and number of a study; `baseline` are the metrics of the float model, where they are known."""
     known = {each.study_name: each.user_attrs for each in storage.get_all_studies()}
     if name is None:
-        unended = [
-            each for each, kept in known.items() if kept.get("identity") == dict(identity) and not kept.get("ended")
-        ]
+        unended = [each for each, kept in known.items() if _can_go_on(kept, identity, baseline)]
         name = unended[-1] if unended else f"{identity['model'][:12]}-{len(known)}"
     if name not in known:
         with suppress(DuplicatedStudyError):  # another process may be first
@@ -203,6 +228,22 @@ def _open(storage: BaseStorage, identity: Identity, name: str | None) -> tuple[s
     else:
         _check(stored, identity, name)
     return name, number
+
+
+def _can_go_on(kept: Mapping[str, Any], identity: Identity, baseline: Mapping[str, float] | None) -> bool:
+    if kept.get("identity") != dict(identity) or kept.get("ended"):
+        return False
+    return baseline is None or "baseline" not in kept or _agree(kept["baseline"], baseline)
+
+
+def _agree(kept: Mapping[str, float], metrics: Mapping[str, float]) -> bool:
+    return set(kept) == set(metrics) and all(
+        math.isclose(kept[name], metrics[name], rel_tol=_SAME, abs_tol=1e-9) for name in kept
+    )
+
+
+def _shown(metrics: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
 
 
 def _is_empty(storage: BaseStorage, number: int) -> bool:
