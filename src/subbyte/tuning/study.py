@@ -2,20 +2,21 @@
 
 import logging
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import optuna
-from optuna.exceptions import DuplicatedStudyError, StorageInternalError
+from optuna.exceptions import DuplicatedStudyError
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from subbyte.errors import TuningError
 from subbyte.spec import TuneConfig
-from subbyte.tuning.storage import DEFAULT_FILE, open_storage
+from subbyte.tuning.storage import DEFAULT_FILE, cause_of, file_of, open_storage
 from subbyte.tuning.trial import Trial
 
 _NAMED = {"model": "the model or its weights", "data": "the calibration data", "alternatives": "what its ops may have",
@@ -98,7 +99,8 @@ class Study:
 
     def trials(self) -> list[FrozenTrial]:
         """Optuna's trials, those included that are being run."""
-        return self.storage.get_all_trials(self.id, deepcopy=False)
+        with readable(self._file):
+            return self.storage.get_all_trials(self.id, deepcopy=False)
 
     def add(self, record: Record) -> None:
         """Keep a trial that has ended: once this returns, no end of this process loses it.
@@ -108,7 +110,7 @@ class Study:
         """
         attributes = {"key": record.key, "record": record.kept}
         trial = create_trial(state=record.state, values=record.values, user_attrs=attributes)
-        with writable(self.name):
+        with self.writable():
             self.storage.create_new_trial(self.id, trial)
 
     @property
@@ -144,25 +146,48 @@ class Study:
             self._note("baseline", dict(metrics))
         return self.baseline or dict(metrics)
 
-    def keep_best(self, trial: Trial) -> None:
-        """Keep the best trial so far, with its whole configuration, for whoever cannot wait for the end."""
+    def keep_best(self, trial: Trial, recovery: str = "") -> None:
+        """Keep the best trial so far, with its whole configuration, for whoever cannot wait for the end.
+
+        Args:
+            trial: the best.
+            recovery: names the recovery methods that the search has; those of the trial where it was recovered.
+        """
         config = [[*key, each.to_dict()] for key, each in trial.config.op.items()]
-        self._note("best", {"config": config, "recovered": trial.recovered, "met": trial.met})
+        methods = recovery if trial.recovered else ""
+        self._note("best", {"config": config, "recovered": trial.recovered, "recovery": methods, "met": trial.met})
 
     def end(self) -> None:
         """Note that the search has ended: the next one begins a study of its own."""
         self._note("ended", True)
 
+    @contextmanager
+    def writable(self) -> Iterator[None]:
+        """Say which study it is that cannot be written, and where."""
+        try:
+            yield
+        except TuningError:
+            raise
+        except Exception as error:  # of whichever database
+            raise TuningError(
+                f"study {self.name!r} in {self._file} cannot be written: {cause_of(error)}; see that there is space "
+                "and that writing is allowed; the trials before this one are kept, and the same call goes on from there"
+            ) from error
+
     def _attributes(self) -> dict[str, Any]:
-        return self.storage.get_study_user_attrs(self.id)
+        with readable(self._file):
+            return self.storage.get_study_user_attrs(self.id)
 
     def _note(self, name: str, value: Any) -> None:
-        with writable(self.name):
+        with self.writable():
             self.storage.set_study_user_attr(self.id, name, value)
 
 
 def best_configuration(storage: Any = DEFAULT_FILE, study: str | None = None) -> TuneConfig:
     """The best configuration so far of a search that runs, was killed, or has ended; `quantize` takes it.
+
+    Where recovery methods ran on the best trial a warning names them and their seed: a configuration does not hold
+    them, and without them `quantize` makes another model of it.
 
     Args:
         storage: as for `tune`.
@@ -171,6 +196,9 @@ def best_configuration(storage: Any = DEFAULT_FILE, study: str | None = None) ->
     Raises:
         TuningError: there is none, or the storage cannot be read.
     """
+    file = file_of(storage)
+    if file is not None and not file.exists():
+        raise TuningError(f"there is no file {file}, in which a study could be")
     opened = open_storage(storage)
     with readable(storage):
         found = {each.study_name: each.user_attrs for each in opened.get_all_studies()}
@@ -180,33 +208,29 @@ def best_configuration(storage: Any = DEFAULT_FILE, study: str | None = None) ->
         raise TuningError(
             f"{storage} has no trial of {which} that did not fail (studies: {', '.join(found) or 'none'})"
         )
-    config = found[names[-1]]["best"]["config"]
+    best = found[names[-1]]["best"]
+    if best["recovered"]:
+        methods = best.get("recovery") or "those that it was asked for"
+        warnings.warn(
+            f"the best trial of study {names[-1]!r} was recovered by {methods}; give quantize the same recover= and "
+            "seed=, as without them it makes another model",
+            stacklevel=2,
+        )
+    config = best["config"]
     return TuneConfig.from_dict({"op": {(name, kind): each for name, kind, each in config}})
 
 
 @contextmanager
 def readable(storage: Any) -> Iterator[None]:
-    """Say which storage it is that cannot be read."""
+    """Say which storage it is that cannot be read, or made to hold a study."""
     try:
         yield
     except TuningError:
         raise
     except Exception as error:  # of whichever database
         raise TuningError(
-            f"the study's storage {storage} cannot be read, and may be damaged: {type(error).__name__}: {error}; "
+            f"the study's storage {storage} cannot be read or written, and may be damaged: {cause_of(error)}; "
             "give another storage"
-        ) from error
-
-
-@contextmanager
-def writable(name: str) -> Iterator[None]:
-    """Say which study it is that cannot be written."""
-    try:
-        yield
-    except (StorageInternalError, OSError) as error:
-        raise TuningError(
-            f"study {name!r} cannot be written: {error}; the trials before this one are kept, and the same call goes "
-            "on from there"
         ) from error
 
 
