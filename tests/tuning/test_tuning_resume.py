@@ -31,7 +31,7 @@ def tried(log: Path) -> list[str]:
 
 
 def of_float(metric: float, others: float = 0.0, raised: bool = False) -> Any:
-    """An evaluation; all have the same code. The float model's metric, the others', and whether the fourth call fails."""
+    """Evaluations of the same code: of the float model, of others; the fourth call may be interrupted."""
 
     def evaluate(config: Any) -> float:
         calls.append(config)
