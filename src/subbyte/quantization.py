@@ -135,6 +135,7 @@ def fit(
         for name in (name for name, value in given.items() if value is not None):
             raise ConfigError(f"{name}: nothing is tuned without an evaluation; give eval_func, or leave {name} out")
         return quantize(model, conf, data, capability=capability, seed=seed)
+    _check_seed(seed)
     request = as_request(conf)
     if not isinstance(request, PostTrainingQuantConfig):
         raise ConfigError("a TuneConfig says what every op gets, so there is nothing to tune; leave eval_func out")
@@ -222,6 +223,7 @@ def tune(
         SubbyteError: one of its kinds, if something that is asked is not right.
         Exception: what `evaluate` raised of the float model, three times in a row.
     """
+    _check_seed(seed)
     request = as_request({} if config is None else config)
     if not isinstance(request, PostTrainingQuantConfig):
         raise ConfigError(
@@ -259,10 +261,14 @@ def _methods(config: Any, asked: Any) -> list[RecoveryMethod]:
 
 
 def _check_run(methods: list[RecoveryMethod], seed: Any, resume: Any) -> None:
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        raise RecoveryError(f"seed: a whole number is expected, not {seed!r}")
+    _check_seed(seed)
     if resume is not None and not methods:
         raise RecoveryError("resume: there is nothing to keep, as no recovery method is asked for; give recover=[...]")
+
+
+def _check_seed(seed: Any) -> None:
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ConfigError(f"seed: a whole number of 0 or more is expected, not {seed!r}")
 
 
 def _recovered(

@@ -67,7 +67,7 @@ def test_a_users_own_objective_is_searched_and_budgeted(tmp_path: Path) -> None:
     result = tuned(tmp_path, "heat", {"heat": 4e4})
     assert result.criterion_met  # type: ignore[attr-defined]
     best = result.best  # type: ignore[attr-defined]
-    assert best.objectives == {"heat": 30 * 2 * 8 + 100 * 30 * 2}  # all in two bits, inputs in eight
+    assert best.objectives["heat"] == 30 * 2 * 8 + 100 * 30 * 2  # all in two bits, inputs in eight
     assert best in result.pareto("heat")  # type: ignore[attr-defined]
     assert result.measured == {}  # type: ignore[attr-defined]  # it is exact
 

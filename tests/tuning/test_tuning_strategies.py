@@ -323,3 +323,12 @@ def test_where_nothing_narrower_is_good_enough_the_widest_is_tried(strategy: str
     proposals = strategy_of(strategy)(search)
     trials = play(search, proposals, lambda candidate, _: 0.0 if candidate.config == widest else 1.0)
     assert [trial.config for trial in trials if trial.met] == [widest]
+
+
+@pytest.mark.parametrize("strategy", ["tpe", "bayesian"])
+def test_a_sampler_ends_where_everything_has_been_tried(strategy: str) -> None:
+    search = search_of(FakeModel({"only": 100}, {"only": 1.0}))
+    trials = play(search, strategy_of(strategy)(search), lambda candidate, number: 0.0)
+    assert sorted(widths(trial)[0] for trial in trials) == sorted(
+        bits(each.weight) for each in search.ladder(search.space.ops[0].key)
+    )

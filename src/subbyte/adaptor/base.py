@@ -29,6 +29,14 @@ class TunableModel(ABC):
     def apply(self, config: TuneConfig) -> Any:
         """The model as configured, ready to be evaluated; the same object each time, changed only where it differs."""
 
+    def check_intact(self) -> None:
+        """After an evaluation: refuse what it did to the model that cannot be undone for the next trial.
+
+        Raises:
+            ModelError: saying what.
+        """
+        return
+
     @abstractmethod
     def size(self, config: TuneConfig) -> int:
         """Bytes of the converted model's parameters and buffers."""

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, ValidationError, field_validator
 
 from subbyte.errors import ConfigError, nearest
 
@@ -62,3 +62,15 @@ class TuningCriterion(_Criterion):
     timeout: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
     max_trials: Annotated[int, Field(gt=0, strict=True)] = 100
     objective: StrictStr | dict[StrictStr, float] = "performance"
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _read_lists(cls, given: Any) -> Any:
+        """`["size", "latency"]` and `{"objective": [...], "weight": [...]}`, as Intel Neural Compressor writes them."""
+        lists = {"objective": given} if isinstance(given, list) else given
+        if not isinstance(lists, dict) or not isinstance(lists.get("objective"), list):
+            return given
+        names, weights = lists["objective"], lists.get("weight") or [1.0] * len(lists["objective"])
+        if set(lists) - {"objective", "weight"} or len(names) != len(weights) or len(set(names)) < len(names):
+            raise ValueError("a list of names, each once, and under 'weight' as many numbers")
+        return dict(zip(names, weights, strict=True))

@@ -128,7 +128,7 @@ class _Op:
             raise ConfigError(
                 f"{self}: {self._mode_source(asked)} asks for {' or '.join(modes)} mode, which "
                 f"{self._capability.name} does not list for {self._op.type} (it has {listing(listed)}), and nothing "
-                "else would be quantized"
+                f"else would be quantized; ask for approach={listed[0]!r}, as in config={{'approach': {listed[0]!r}}}"
             )
 
     def _mode_source(self, asked: Asked | None) -> str:

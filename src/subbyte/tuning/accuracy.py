@@ -1,7 +1,7 @@
 """How good a model is, and how much worse than the float one."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal, get_args
@@ -34,7 +34,7 @@ def _number(name: Any, value: Any) -> float:
     shown = f"metric {name!r}" if name != METRIC else "the metric"
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
-    elif hasattr(value, "item") and not isinstance(value, Tensor):
+    elif getattr(value, "size", None) == 1 and hasattr(value, "item"):
         value = value.item()  # numpy's scalars
     if not isinstance(value, Real) or isinstance(value, bool):
         raise EvaluationError(
@@ -43,6 +43,11 @@ def _number(name: Any, value: Any) -> float:
     if not math.isfinite(value):
         raise EvaluationError(f"{shown} is {float(value)}, which is no finite number")
     return float(value)
+
+
+def _are_weights(given: Sequence[Any]) -> bool:
+    numbers = all(isinstance(each, Real) and math.isfinite(each) and float(each) >= 0 for each in given)
+    return numbers and (not given or sum(given) > 0)
 
 
 @dataclass(frozen=True)
@@ -75,10 +80,15 @@ class Accuracy:
         if self.criterion not in kinds:
             hint = nearest(str(self.criterion), kinds)
             raise TuningError(f"criterion {self.criterion!r} is unknown{hint} (known: {', '.join(kinds)})")
-        if any(not isinstance(w, Real) or w < 0 for w in self.weights.values()) or (
-            self.weights and not sum(self.weights.values())
-        ):
-            raise TuningError(f"weights of metrics must be numbers of which one is above zero, not {self.weights!r}")
+        better = self.higher_is_better
+        if any(not isinstance(each, bool) for each in (better.values() if isinstance(better, Mapping) else [better])):
+            raise TuningError(
+                f"higher_is_better is True, False, or one of them for each metric by name, not {better!r}"
+            )
+        if not isinstance(self.weights, Mapping) or not _are_weights(list(self.weights.values())):
+            raise TuningError(
+                f"weights of metrics must be numbers by name of which one is above zero, not {self.weights!r}"
+            )
 
     def loss(self, metrics: Metrics, baseline: Metrics) -> float:
         """How much worse than the float model, as `max_loss` counts it; below zero where it is better.

@@ -85,7 +85,11 @@ class Evaluation:
         return Encoding(self.search.space.alternatives, self.search.recovery, stopping)
 
     def record(self, key: str, candidate: Candidate) -> Record:
-        """Try a candidate; whatever goes wrong is its problem, in the record."""
+        """Try a candidate; whatever goes wrong is its problem, in the record.
+
+        Raises:
+            ModelError: the evaluation has made the model unfit for further trials.
+        """
         started, evaluation = time.perf_counter(), 0.0
         metrics: Metrics = {}
         verdict: Verdict | None = None
@@ -100,6 +104,7 @@ class Evaluation:
             self.search.accuracy.loss(metrics, self.baseline)
         except Exception as error:  # the user's own code may raise anything: the trial has failed, the search goes on
             metrics, verdict, problem = {}, None, f"{type(error).__name__}: {error}"
+        self.search.model.check_intact()
         record = Record(key, metrics, time.perf_counter() - started, evaluation, problem)
         if verdict is None or verdict.tolerable is None:
             return record

@@ -1,5 +1,6 @@
 """What tuning makes small."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -124,8 +125,13 @@ class Goal:
 
     @property
     def names(self) -> list[str]:
-        """Of all objectives that are looked at."""
+        """Of all objectives that are asked for."""
         return list(dict.fromkeys([*self.weights, *self.budgets]))
+
+    @property
+    def looked_at(self) -> list[str]:
+        """The same, and those that every trial keeps because they cost nothing."""
+        return list(dict.fromkeys([*self.names, "size", "bops"]))
 
     def cost(self, values: Mapping[str, float], of_float: Mapping[str, float]) -> float:
         """The weighted sum."""
@@ -151,12 +157,19 @@ def read_goal(objective: Any, budgets: Mapping[str, float] | None = None) -> Goa
     weights = {objective: 1.0} if isinstance(objective, str) else objective
     if not isinstance(weights, Mapping) or not weights:
         raise TuningError(f"objective is a name, as in 'size', or weights by name, not {objective!r}")
-    for given, what in ((weights, "objective"), (budgets or {}, "budgets")):
-        for name, value in given.items():
-            if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-                raise TuningError(f"{what}: {name!r} must be a positive number, not {value!r}")
-    return Goal(_by_own_name(weights), _by_own_name(budgets or {}))
+    limits = {} if budgets is None else budgets
+    if not isinstance(limits, Mapping):
+        raise TuningError(f"budgets are numbers by objective, as in {{'size': 1e6}}, not {limits!r}")
+    return Goal(_by_own_name(weights, "objective"), _by_own_name(limits, "budgets"))
 
 
-def _by_own_name(given: Mapping[str, float]) -> dict[str, float]:
-    return {objective_of(name).name: float(value) for name, value in given.items()}
+def _by_own_name(given: Mapping[str, float], what: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in given.items():
+        if not isinstance(value, int | float) or isinstance(value, bool) or not (value > 0 and math.isfinite(value)):
+            raise TuningError(f"{what}: {name!r} must be a positive number, not {value!r}")
+        own = objective_of(name).name
+        if own in found:
+            raise TuningError(f"{what}: {name!r} is another name of {own!r}, which is given too; keep one of them")
+        found[own] = float(value)
+    return found

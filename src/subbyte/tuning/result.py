@@ -46,7 +46,7 @@ class TuneResult:
         model: converted, of the best trial's configuration.
         criterion_met: whether its loss of accuracy is tolerable, and every budget kept.
         baseline: the float model's metric, or its metrics by name.
-        best: the trial that it comes from.
+        best: the trial that it comes from; where every trial failed the first, and the model is the widest.
         trials: all of them, in the order of the study.
         errors: how far the outputs are from float with one op alone in one alternative, where the strategy measured it:
             the squared difference over the squared float output.

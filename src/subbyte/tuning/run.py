@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Real
+from numbers import Integral, Real
 
 from subbyte.errors import EvaluationError, TuningError
 from subbyte.tuning.candidate import Candidate
@@ -38,7 +38,7 @@ class Limits:
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_trials, int) or isinstance(self.max_trials, bool) or self.max_trials < 1:
+        if not isinstance(self.max_trials, Integral) or isinstance(self.max_trials, bool) or self.max_trials < 1:
             raise TuningError(f"max_trials must be a whole number above zero, not {self.max_trials!r}")
         timed = isinstance(self.timeout, Real) and not isinstance(self.timeout, bool)
         if self.timeout is not None and not (timed and self.timeout >= 0):
@@ -125,7 +125,13 @@ class Loop:
         return bool(self._known) and self.limits.is_late()
 
     def _tried(self, batch: Sequence[Candidate]) -> list[Trial] | None:
-        """The trials of a batch; None where a limit was reached within it."""
+        """The trials of a batch; None where a limit was reached within it.
+
+        Raises:
+            TuningError: the strategy yielded something else.
+        """
+        if not isinstance(batch, Sequence) or not all(isinstance(each, Candidate) for each in batch):
+            raise TuningError(f"a strategy yields lists of what search.candidate(...) gives, not {batch!r}")
         keys = [self._encoding.encode(candidate) for candidate in batch]
         candidates = dict(zip(keys, batch, strict=True))
         wanted = [key for key in candidates if key not in self._done]
@@ -155,7 +161,7 @@ class Loop:
 
     def _trial(self, number: int, candidate: Candidate, record: Record) -> Trial:
         accuracy, goal = self.search.accuracy, self.search.goal
-        objectives = self.search.objectives(candidate.config)
+        objectives = self.search.figures(candidate.config)
         loss, problem = float("inf"), record.problem
         if not problem:
             try:

@@ -34,7 +34,6 @@ class Search:
         of_float: what the widest configuration costs, by objective.
         recipes: recovery methods that candidates may ask for.
         seed: of the strategy's and of these methods' randomness.
-        options: of the strategy.
         loss_fn: from a model and a batch to a differentiable loss, for strategies that need gradients.
         workers: that try candidates side by side, which a strategy may propose as many of at a time.
         progress: told what is measured before the first trial, and how much of it is done.
@@ -50,7 +49,6 @@ class Search:
     of_float: Mapping[str, float]
     recipes: Sequence[RecoveryMethod] = ()
     seed: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
     loss_fn: Callable[..., Any] | None = None
     workers: int = 1
     progress: Progress = lambda what, share: None
@@ -79,8 +77,12 @@ class Search:
         return self.model.convert(self.realized(candidate))
 
     def objectives(self, config: TuneConfig) -> dict[str, float]:
-        """Every figure that is looked at."""
+        """Every figure that is asked for."""
         return {name: objective_of(name).of(self.model, config) for name in self.goal.names}
+
+    def figures(self, config: TuneConfig) -> dict[str, float]:
+        """Every figure that a trial keeps."""
+        return {name: objective_of(name).of(self.model, config) for name in self.goal.looked_at}
 
     def candidate(self, chosen: Mapping[OpKey, OpConfig], *, recovered: bool = False) -> Candidate:
         """A candidate that gives some ops these alternatives, and the others their first."""

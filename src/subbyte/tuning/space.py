@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from subbyte.errors import TuningError
+from subbyte.errors import TuningError, nearest
 from subbyte.spec import OpConfig, OpInfo, OpKey, TensorSpec, TuneConfig
 
 FLOAT_BITS = 32
@@ -39,11 +40,24 @@ class TuningSpace:
         return [op for op in self.ops if len(self.alternatives[op.key]) > 1]
 
     def config(self, chosen: Mapping[OpKey, OpConfig]) -> TuneConfig:
-        """A configuration of the whole model; ops that are not named get their first alternative."""
+        """A configuration of the whole model; ops that are not named get their first alternative.
+
+        Raises:
+            TuningError: an op is named that is not there.
+        """
+        unknown = [name for name, kind in chosen if (name, kind) not in self.alternatives]
+        if unknown:
+            raise TuningError(
+                f"no op is named {unknown[0]!r}{nearest(unknown[0], [name for name, _ in self.alternatives])}"
+            )
         return TuneConfig({key: chosen.get(key, each[0]) for key, each in self.alternatives.items()})
 
     def widest(self) -> TuneConfig:
         """Every op in its widest alternative: float, where that is one."""
+        return self._widest
+
+    @cached_property
+    def _widest(self) -> TuneConfig:
         return TuneConfig({key: max(each, key=width) for key, each in self.alternatives.items()})
 
     def ladder(self, key: OpKey, cost: Cost) -> list[OpConfig]:

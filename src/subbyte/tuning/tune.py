@@ -25,7 +25,7 @@ from subbyte.tuning.run import Limits, Loop, Watch
 from subbyte.tuning.search import Progress, Search
 from subbyte.tuning.space import TuningSpace
 from subbyte.tuning.storage import DEFAULT_FILE
-from subbyte.tuning.strategies import strategy_of
+from subbyte.tuning.strategies import begun
 from subbyte.tuning.study import Study
 from subbyte.tuning.trial import best_of
 
@@ -81,15 +81,20 @@ def search_best(
         TuningError: there is nothing to tune, a budget cannot be kept, or the study is of another search.
         Exception: what the evaluation of the float model raised, three times in a row.
     """
-    strategy = strategy_of(task.strategy)
+    for function, name in ((task.evaluate, "evaluate"), (task.loss_fn, "loss_fn")):
+        if function is not None and not callable(function):
+            raise TuningError(f"{name} must be a function, not {function!r}")
     space = TuningSpace(model.ops, model.alternatives)
+    if task.study == "":
+        raise TuningError("study is a name, and this one is empty; leave it out for one that is chosen")
     if task.distribution.needs_name and task.study is None:
         raise TuningError("processes that share a search need a study of the same name: give study=, and storage=")
-    of_float = {name: objective_of(name).of(model, space.widest()) for name in task.goal.names}
+    of_float = {name: objective_of(name).of(model, space.widest()) for name in task.goal.looked_at}
     search = Search(
         space, model, task.goal, task.accuracy, of_float,
-        recipes=task.recipes, seed=task.seed, options=task.options, loss_fn=task.loss_fn, progress=progress,
+        recipes=task.recipes, seed=task.seed, loss_fn=task.loss_fn, progress=progress,
     )  # fmt: skip
+    proposals = begun(task.strategy, search, task.options)
     check_budgets(search)
     study = Study(task.storage, _identity(model, task), task.study)
     evaluation = _evaluation(float_model, search, task, study, limits)
@@ -98,7 +103,7 @@ def search_best(
         search.workers = executor.workers
         loop = Loop(evaluation, study, executor, limits, watch)
         with _saying_how_to_go_on(loop, task.storage):
-            loop.run(strategy(search))
+            loop.run(proposals)
     best = best_of(loop.trials) or loop.trials[0]
     chosen = Candidate(search.space.widest()) if best.failed else Candidate(best.config, best.recovered)
     converted = search.converted(chosen)

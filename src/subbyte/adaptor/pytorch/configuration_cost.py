@@ -1,6 +1,7 @@
 """What a configuration costs: bytes of the converted model, bit operations of a forward."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,8 +19,23 @@ from subbyte.spec import OpConfig, TensorSpec, TuneConfig
 _FLOAT_BITS = 32
 
 
+@dataclass(frozen=True)
+class _Share:
+    """What an op contributes to the size of the converted model.
+
+    Args:
+        added: bytes, by what they are of: what several ops share counts once.
+        dropped: bytes of float tensors that it no longer needs, by their id.
+        kept: the ids of those that it does.
+    """
+
+    added: Mapping[Any, int] = field(default_factory=dict)
+    dropped: Mapping[int, int] = field(default_factory=dict)
+    kept: frozenset[int] = frozenset()
+
+
 class ConfigurationCost:
-    """Of one model, whose graph says what is quantized where.
+    """Of one model, whose graph says what is quantized where; neither its graph nor its weights may change.
 
     Args:
         model: that holds the float weights.
@@ -33,30 +49,40 @@ class ConfigurationCost:
         self._graph = graph
         self._ranges = ranges
         self._float_bytes = float_bytes
+        self._shares: dict[tuple[str, OpConfig], _Share] = {}
         self._quantizer_bytes = sum(x.nbytes for x in Quantizer("", TensorSpec(dtype("int8"))).buffers())
 
     def size(self, config: TuneConfig) -> int:
         """Bytes of the converted model's parameters and buffers."""
-        added: dict[Any, int] = {}  # by what it is of: what several ops share counts once
-        dropped: dict[int, Tensor] = {}
+        added: dict[Any, int] = {}
+        dropped: dict[int, int] = {}
         kept: set[int] = set()
         for op in self._graph:
-            given = config.op.get(op.info.key, OpConfig())
-            added.update(dict.fromkeys(self._quantizers(op, given), self._quantizer_bytes))
-            if op.kind == "module":
-                weights = self._ranges.weights(op.name)
-                if given.weight is None or given.weight.is_float:
-                    kept.update(map(id, weights))
-                    continue
-                added.update(self._packed(op, given.weight, weights))
-                dropped.update({id(weight): weight for weight in weights})
-                dropped.update({id(tensor): tensor for tensor in self._of_norm(op)})
-        saved = sum(tensor.nbytes for key, tensor in dropped.items() if key not in kept)
+            share = self._share(op, config.op.get(op.info.key, OpConfig()))
+            added.update(share.added)
+            dropped.update(share.dropped)
+            kept.update(share.kept)
+        saved = sum(nbytes for tensor, nbytes in dropped.items() if tensor not in kept)
         return self._float_bytes - saved + sum(added.values())
 
     def bops(self, config: TuneConfig) -> int:
         """Of each op its multiply-accumulates, times the bits of one factor, times those of the other."""
         return sum(op.macs * self._product_of_bits(op, config.op.get(op.info.key, OpConfig())) for op in self._graph)
+
+    def _share(self, op: Op, config: OpConfig) -> _Share:
+        if (op.name, config) not in self._shares:
+            self._shares[op.name, config] = self._counted(op, config)
+        return self._shares[op.name, config]
+
+    def _counted(self, op: Op, config: OpConfig) -> _Share:
+        added = dict.fromkeys(self._quantizers(op, config), self._quantizer_bytes)
+        if op.kind != "module":
+            return _Share(added)
+        weights = self._ranges.weights(op.name)
+        if config.weight is None or config.weight.is_float:
+            return _Share(added, kept=frozenset(map(id, weights)))
+        dropped = {id(tensor): tensor.nbytes for tensor in (*weights, *self._of_norm(op))}
+        return _Share({**added, **dict(self._packed(op, config.weight, weights))}, dropped)
 
     def _product_of_bits(self, op: Op, config: OpConfig) -> int:
         activation = _bits(config.activation if config.quant_mode != "weight_only" else None)

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.attach import attach, scope_of
 from subbyte.adaptor.pytorch.batch import batches
@@ -55,7 +55,7 @@ def quantize(model: nn.Module, resolve: Resolver, data: Any = None, limit: int |
     with torch.inference_mode(False):
         # What is packed is only read; a weight that stays float is copied once the rest is gone.
         weights = {id(weight): weight for weight in op_weights(model)}
-        shared = {key: nn.Parameter(weight.detach(), weight.requires_grad) for key, weight in weights.items()}
+        shared = {key: nn.Parameter(_detached(weight), weight.requires_grad) for key, weight in weights.items()}
         converted = convert_in_place(_prepare(copied(model, dict(shared)), model, resolve, data, limit))
     staying = {id(parameter) for parameter in converted.parameters()}
     own = {id(one): copy.deepcopy(weights[key]) for key, one in shared.items() if id(one) in staying}
@@ -67,6 +67,11 @@ def quantize(model: nn.Module, resolve: Resolver, data: Any = None, limit: int |
     for holder in other_holders(converted, own):
         holder.exchange(own)
     return converted
+
+
+def _detached(weight: Tensor) -> Tensor:
+    """Without a copy, but of a tensor that was made in inference mode, as no parameter can be made of it."""
+    return weight.detach().clone() if weight.is_inference() else weight.detach()
 
 
 def _prepare(prepared: nn.Module, model: nn.Module, resolve: Resolver, data: Any, limit: int | None) -> nn.Module:

@@ -29,7 +29,7 @@ from subbyte.adaptor.pytorch.tensors import tensors_in
 from subbyte.adaptor.pytorch.weight_ranges import WeightRanges
 from subbyte.capability import Capability
 from subbyte.config import PostTrainingQuantConfig, alternatives, resolve
-from subbyte.errors import CalibrationError
+from subbyte.errors import CalibrationError, ModelError
 from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
 
 _SAMPLES = 64  # on which errors of outputs are measured
@@ -78,6 +78,7 @@ class PyTorchTunableModel(TunableModel):
         self._samples = [batch.first(_SAMPLES) for batch in self.batches[:1]]
         self._expected: list[list[Tensor]] = []
         self._floats = list(_float_tensors(model, self._prepared))
+        self._layers = _layers(self._prepared)
         self.identity: Mapping[str, str] = {"model": _digest_of_model(model), "data": _digest_of_data(self.batches)}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -95,7 +96,16 @@ class PyTorchTunableModel(TunableModel):
                 # What is half attached must not pass for configured: the next configuration finds these ops float.
                 self._attach(names, TuneConfig({**before, **dict.fromkeys(changed, OpConfig())}))
                 raise
+            finally:
+                self._layers = _layers(self._prepared)
         return self._prepared
+
+    def check_intact(self) -> None:
+        if _layers(self._prepared) != self._layers:
+            raise ModelError(
+                "the evaluation changed the model's layers, which cannot be undone for the next trial; let it work on "
+                "a copy: copy.deepcopy(model)"
+            )
 
     def _undo_what_the_evaluation_did(self) -> None:
         """Back to eval(), and to the values that parameters and buffers have in the float model."""
@@ -214,6 +224,11 @@ class PyTorchTunableModel(TunableModel):
 
     def convert(self, prepared: nn.Module) -> nn.Module:
         return convert_in_place(prepared)
+
+
+def _layers(model: nn.Module) -> list[tuple[str, int]]:
+    """Which modules there are, and where."""
+    return [(name, id(module)) for name, module in model.named_modules()]
 
 
 def _relative_error(got: list[list[Tensor]], expected: list[list[Tensor]]) -> float:

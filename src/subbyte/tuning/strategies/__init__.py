@@ -12,6 +12,6 @@ from subbyte.tuning.strategies import (  # noqa: F401  (they register themselves
     samplers,
     sensitivity,
 )
-from subbyte.tuning.strategies.registry import Strategy, register_strategy, registered_strategies, strategy_of
+from subbyte.tuning.strategies.registry import Strategy, begun, register_strategy, registered_strategies, strategy_of
 
-__all__ = ["Strategy", "register_strategy", "registered_strategies", "strategy_of"]
+__all__ = ["Strategy", "begun", "register_strategy", "registered_strategies", "strategy_of"]

@@ -4,7 +4,7 @@ import random as randomness
 
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.strategies.registry import register_strategy
-from subbyte.tuning.strategies.steps import lowered_by_chance
+from subbyte.tuning.strategies.steps import drawn
 
 
 @register_strategy("random")
@@ -15,5 +15,4 @@ def random(search: Search) -> Proposals:
     """
     generator = randomness.Random(search.seed)
     while True:
-        drawn = {op.key: generator.choice(search.ladder(op.key)) for op in search.space.tunable}
-        yield [search.candidate(lowered_by_chance(search, drawn, generator))]
+        yield [search.candidate(drawn(search, generator))]

@@ -1,7 +1,8 @@
 """The strategies, by name; open to a user's own."""
 
-from collections.abc import Callable
-from typing import Protocol
+import inspect
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Protocol, TypeVar
 
 from subbyte.errors import TuningError, nearest
 from subbyte.numerics import is_same_definition
@@ -9,15 +10,21 @@ from subbyte.tuning.search import Proposals, Search
 
 
 class Strategy(Protocol):
-    """A generator function: yields configurations that may be tried side by side, and is sent their trials."""
+    """A generator function: yields configurations that may be tried side by side, and is sent their trials.
 
-    def __call__(self, search: Search, /) -> Proposals: ...
+    What it takes by name beside the search are its options.
+    """
+
+    def __call__(self, search: Search, /, **options: Any) -> Proposals: ...
 
 
 _STRATEGIES: dict[str, Strategy] = {}
 
 
-def register_strategy(name: str) -> Callable[[Strategy], Strategy]:
+Function = TypeVar("Function", bound=Callable[..., Proposals])
+
+
+def register_strategy(name: str) -> Callable[[Function], Function]:
     """Decorator: make a strategy known by name.
 
     It must propose the same configurations whenever the same seed and the same trials come back: an interrupted search
@@ -27,7 +34,7 @@ def register_strategy(name: str) -> Callable[[Strategy], Strategy]:
         TuningError: the name is taken by another one.
     """
 
-    def register(strategy: Strategy) -> Strategy:
+    def register(strategy: Function) -> Function:
         if name in _STRATEGIES and not is_same_definition(_STRATEGIES[name], strategy):
             raise TuningError(f"strategy name {name!r} is taken; choose another")
         _STRATEGIES[name] = strategy
@@ -50,3 +57,27 @@ def strategy_of(name: str) -> Strategy:
     if name not in _STRATEGIES:
         raise TuningError(f"strategy {name!r} is unknown{nearest(name, _STRATEGIES)} (known: {', '.join(_STRATEGIES)})")
     return _STRATEGIES[name]
+
+
+def begun(name: str, search: Search, options: Mapping[str, Any]) -> Proposals:
+    """What a strategy proposes.
+
+    Args:
+        name: of the strategy.
+        search: that it sees.
+        options: that it takes.
+
+    Raises:
+        TuningError: there is no such strategy, it has no such option, or it is no generator function.
+    """
+    strategy = strategy_of(name)
+    if not isinstance(options, Mapping) or not all(isinstance(option, str) for option in options):
+        raise TuningError(f"strategy_options: values by name are expected, not {options!r}")
+    try:
+        inspect.signature(strategy).bind(search, **options)
+    except TypeError as error:
+        raise TuningError(f"strategy_options of {name!r}: {error}") from None
+    proposals = strategy(search, **options)
+    if not isinstance(proposals, Generator):
+        raise TuningError(f"strategy {name!r} is no generator function: it must yield lists of candidates")
+    return proposals

@@ -126,6 +126,12 @@ def lowered(search: Search, chosen: Chosen) -> Chosen:
     return below if below == chosen or search.keeps_budgets(below) else lowered(search, below)
 
 
+def drawn(search: Search, generator: Random) -> Chosen:
+    """Every op's rung by chance, each with the same; then lowered until the budgets are kept."""
+    rungs = {op.key: generator.choice(search.ladder(op.key)) for op in search.space.tunable}
+    return lowered_by_chance(search, rungs, generator)
+
+
 def lowered_by_chance(search: Search, chosen: Chosen, generator: Random) -> Chosen:
     """Ops drawn by chance go a rung down until the budgets are kept, or no op can go further."""
     while not search.keeps_budgets(chosen):
