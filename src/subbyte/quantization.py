@@ -206,7 +206,7 @@ def tune(
         strategy_options: of the strategy.
         recover: recovery methods, as for `quantize`, that are tried before an op is given a wider rung.
         loss_fn: from a model and a batch of data to a loss, for strategies that need gradients.
-        max_trials: evaluations at most.
+        max_trials: trials at most, in the whole study.
         timeout: seconds at most; None is no limit.
         seed: of all that is random.
         storage: keeps the trials: a file (SQLite), a database's URL, or an Optuna storage.

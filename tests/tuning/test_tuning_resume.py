@@ -25,6 +25,24 @@ def stop(count: int) -> None:
         raise KeyboardInterrupt
 
 
+def tried(log: Path) -> list[str]:
+    """What was evaluated but the float model, which every search evaluates."""
+    return [line for line in lines(log) if line != "float"]
+
+
+def of_float(metric: float, others: float = 0.0, raised: bool = False) -> Any:
+    """Evaluations of the same code: of the float model, of others; the fourth call may be interrupted."""
+
+    def evaluate(config: Any) -> float:
+        calls.append(config)
+        if raised and len(calls) == 4:
+            raise KeyboardInterrupt
+        return metric if config is None else others
+
+    calls: list[Any] = []
+    return evaluate
+
+
 def failing(fault: Any) -> Any:
     """An evaluation whose third trial goes wrong; the float model is the first call."""
 
@@ -62,7 +80,7 @@ def test_a_killed_process_loses_only_the_trial_that_ran(tmp_path: Path, whole: A
     result = search_small(Logged(log), storage, study="small")
     assert [trial.config for trial in result.trials] == [trial.config for trial in whole.trials]
     assert result.best.config == whole.best.config
-    assert len(lines(log)) == len(set(lines(log))) == 1 + len(whole.trials)
+    assert len(tried(log)) == len(set(tried(log))) == len(whole.trials)
 
 
 def test_an_interrupted_search_is_taken_up_without_a_name(tmp_path: Path, whole: Any) -> None:
@@ -70,11 +88,12 @@ def test_an_interrupted_search_is_taken_up_without_a_name(tmp_path: Path, whole:
     with pytest.raises(KeyboardInterrupt):
         search_small(Logged(log, at=stop), storage)
     result = search_small(Logged(log), storage)
-    assert len(lines(log)) == len(set(lines(log))) == 1 + len(whole.trials)
+    assert len(tried(log)) == len(set(tried(log))) == len(whole.trials)
     assert result.best.config == whole.best.config
     again = search_small(Logged(log), storage)
     assert again.study != result.study
-    assert len(lines(log)) == 2 * (1 + len(whole.trials))
+    assert len(tried(log)) == 2 * len(whole.trials)
+    assert len(lines(log)) == 3 + len(tried(log))
 
 
 def test_an_exception_of_whoever_watches_loses_no_trial(tmp_path: Path, whole: Any) -> None:
@@ -87,7 +106,7 @@ def test_an_exception_of_whoever_watches_loses_no_trial(tmp_path: Path, whole: A
         search_small(Logged(log), storage, watch=watch)
     assert len(lines(log)) == 4
     search_small(Logged(log), storage)
-    assert len(lines(log)) == len(set(lines(log))) == 1 + len(whole.trials)
+    assert len(tried(log)) == len(set(tried(log))) == len(whole.trials)
 
 
 def test_no_time_gives_the_best_of_what_there_is(tmp_path: Path) -> None:
@@ -185,6 +204,33 @@ def test_a_study_of_another_search_is_refused(tmp_path: Path, what: str, said: s
         Study(tmp_path / "s.journal", identity | {what: "other"}, "small")
 
 
+def test_another_evaluation_of_the_same_code_is_refused(tmp_path: Path) -> None:
+    storage = tmp_path / "s.db"
+    with pytest.raises(KeyboardInterrupt):
+        search_small(of_float(0.1, 0.1, raised=True), storage, study="small")
+    with pytest.raises(
+        TuningError, match=r"study 'small' is of another search: .*metric 0\.1 there, and metric 0\.9 now"
+    ):
+        search_small(of_float(0.9), storage, study="small")
+    assert search_small(of_float(0.9), storage, study="small", timeout=0).baseline == 0.1  # nothing is evaluated
+    assert search_small(of_float(0.1001, 0.1), storage, study="small").baseline == 0.1  # noise
+
+
+def test_another_evaluation_of_the_same_code_begins_a_new_study(tmp_path: Path) -> None:
+    storage = tmp_path / "s.db"
+    with pytest.raises(KeyboardInterrupt):
+        search_small(of_float(0.1, 0.1, raised=True), storage)
+    with pytest.raises(KeyboardInterrupt):
+        search_small(of_float(0.9, raised=True), storage)
+    first = search_small(of_float(0.1, 0.1), storage)
+    second = search_small(of_float(0.9), storage)
+    assert (first.baseline, second.baseline) == (0.1, 0.9)
+    assert {trial.metric for trial in first.trials} == {0.1}
+    assert {trial.metric for trial in second.trials} == {0.0}
+    assert first.study != second.study
+    assert len(optuna.get_all_study_names(f"sqlite:///{storage}")) == 2
+
+
 def test_a_study_of_another_criterion_is_judged_anew(tmp_path: Path) -> None:
     log = tmp_path / "log"
     lenient = search_small(Logged(log), tmp_path / "s.journal", study="small", accuracy=Accuracy(1.0))
@@ -194,7 +240,7 @@ def test_a_study_of_another_criterion_is_judged_anew(tmp_path: Path) -> None:
     assert all(trial.met for trial in lenient.trials)
     assert not strict.criterion_met
     assert {str(trial.config) for trial in strict.trials} == {str(trial.config) for trial in lenient.trials}
-    assert len(lines(log)) == 1 + len(lenient.trials)
+    assert len(tried(log)) == len(lenient.trials)
 
 
 def test_a_study_that_is_not_ours_is_refused(tmp_path: Path) -> None:
@@ -260,7 +306,7 @@ def test_a_search_that_ends_before_its_model_is_made_is_taken_up(tmp_path: Path,
     with patch.object(SmallModel, "quantize", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         search_small(Logged(log), storage)
     assert search_small(Logged(log), storage).best.config == whole.best.config
-    assert len(lines(log)) == len(set(lines(log))) == 1 + len(whole.trials)
+    assert len(tried(log)) == len(set(tried(log))) == len(whole.trials)
 
 
 @pytest.mark.parametrize("name", ["what?.db", "20%20.db", "a#b.db", "a b.db"])

@@ -23,7 +23,8 @@ class Limits:
     """When a search ends.
 
     Args:
-        max_trials: at most; those that an earlier run of the same study made count.
+        max_trials: at most, in the whole study: those that an earlier run made count, with whichever strategy; those of
+            other recovery methods, which are not taken over, do not.
         timeout: seconds of this run; None is no limit.
         first_met: end with the first trial that is good enough.
 
@@ -133,8 +134,9 @@ class Loop:
             raise TuningError(f"a strategy yields lists of what search.candidate(...) gives, not {batch!r}")
         keys = [self._encoding.encode(candidate) for candidate in batch]
         candidates = dict(zip(keys, batch, strict=True))
-        wanted = [key for key in candidates if key not in self._done][: self.limits.max_trials - len(self.trials)]
-        new = {key: candidates[key] for key in wanted if key not in self._known}
+        wanted = [key for key in candidates if key not in self._done]
+        left = max(0, self.limits.max_trials - len(self._known))  # what the study has is not tried, but counts
+        new = {key: candidates[key] for key in [key for key in wanted if key not in self._known][:left]}
         records = self.executor.records(new, self._is_late)
         for key in wanted:
             if self._has_ended() or not self._is_found(key, records):
@@ -177,5 +179,5 @@ class Loop:
     def _keep_best(self) -> None:
         best = best_of(self.trials)
         if best is not None and best is not self._best:
-            self.study.keep_best(best)
+            self.study.keep_best(best, self.search.recovery)
             self._best = best

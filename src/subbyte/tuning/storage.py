@@ -1,5 +1,6 @@
 """Where studies are: a file or a database."""
 
+import os
 import time
 import warnings
 from pathlib import Path
@@ -8,8 +9,8 @@ from typing import Any
 import optuna
 import sqlalchemy
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage, get_storage
-from optuna.storages.journal import JournalFileBackend
-from sqlalchemy import URL
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from sqlalchemy import URL, make_url
 
 from subbyte.errors import TuningError
 
@@ -18,6 +19,7 @@ _WAIT = 60.0  # seconds that a process waits for another one's writing
 _TRIES = 3  # to open a database
 _PAUSE = 0.5  # seconds between them
 _JOURNAL = ".journal"
+_LINE = b'{"op_code":'  # as all lines of a journal begin
 
 
 def open_storage(storage: Any) -> BaseStorage:
@@ -34,21 +36,87 @@ def open_storage(storage: Any) -> BaseStorage:
         return storage
     if not isinstance(storage, str | Path):
         raise TuningError(f"storage is a file, the URL of a database or an Optuna storage, not {storage!r}")
+    file = file_of(storage)
+    if file is not None and not file.parent.is_dir():
+        raise TuningError(
+            f"the study's storage {storage} cannot be opened: there is no folder {file.parent}; create it first"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return get_storage(_opened(storage))
+    except TuningError:
+        raise
     except Exception as error:  # of whichever database
-        raise TuningError(f"the study's storage {storage} cannot be opened: {type(error).__name__}: {error}") from error
+        raise TuningError(f"the study's storage {storage} cannot be opened: {cause_of(error)}") from error
+
+
+def file_of(storage: Any) -> Path | None:
+    """The file that a storage is kept in; None where it is a database's server, or an Optuna storage.
+
+    Raises:
+        TuningError: it is SQLite without a file.
+    """
+    if not isinstance(storage, str | Path):
+        return None
+    if "://" not in str(storage):
+        return Path(storage)
+    if not str(storage).startswith("sqlite"):
+        return None
+    name = make_url(str(storage)).database
+    if name in (None, "", ":memory:"):
+        raise TuningError(
+            f"the study's storage {storage} is no file, and would be lost with this process; name a file, or give "
+            "optuna.storages.InMemoryStorage() to keep nothing"
+        )
+    return Path(str(name).removeprefix("file:"))
+
+
+def cause_of(error: BaseException) -> str:
+    """What went wrong at the bottom: databases wrap it, and add advice on other matters."""
+    while (deeper := getattr(error, "orig", None) or error.__cause__) is not None:
+        error = deeper
+    return f"{type(error).__name__}: {error}"
 
 
 def _opened(storage: str | Path) -> BaseStorage:
     if "://" in str(storage):
         return _sqlite(str(storage)) if str(storage).startswith("sqlite") else _database(str(storage))
     if Path(storage).suffix == _JOURNAL:
-        return JournalStorage(JournalFileBackend(str(storage)))
+        return JournalStorage(JournalFileBackend(str(storage), _MendingLock(str(storage))))
     url = URL.create("sqlite", database=str(Path(storage).absolute()))  # quotes what has a meaning in URLs
     return _sqlite(url.render_as_string(hide_password=False))
+
+
+class _MendingLock(JournalFileSymlinkLock):
+    """Who takes the lock of a journal to write finds whole lines.
+
+    A process that was killed while it wrote leaves half a line. Readers pass over the last line while it is not ended;
+    but what is written behind it would make a line of it that nobody can read.
+    """
+
+    def acquire(self) -> bool:
+        taken = super().acquire()
+        try:
+            _cut_half_line(Path(self._lock_target_file))
+        except BaseException:
+            self.release()
+            raise
+        return taken
+
+
+def _cut_half_line(journal: Path) -> None:
+    with journal.open("rb+") as file:
+        if not (length := file.seek(0, os.SEEK_END)):
+            return
+        file.seek(length - 1)
+        if file.read() == b"\n":
+            return
+        file.seek(0)
+        half = file.read().rpartition(b"\n")[2]
+        if half[: len(_LINE)] != _LINE[: len(half)]:
+            raise TuningError(f"{journal} is no journal of Optuna; give another storage")
+        file.truncate(length - len(half))
 
 
 def _sqlite(url: str) -> RDBStorage:

@@ -1,24 +1,27 @@
 """The study: every trial, kept in an Optuna study, where an interrupted search finds it again."""
 
 import logging
+import math
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import optuna
-from optuna.exceptions import DuplicatedStudyError, StorageInternalError
+from optuna.exceptions import DuplicatedStudyError
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from subbyte.errors import TuningError
 from subbyte.spec import TuneConfig
-from subbyte.tuning.storage import DEFAULT_FILE, open_storage
+from subbyte.tuning.storage import DEFAULT_FILE, cause_of, file_of, open_storage
 from subbyte.tuning.trial import Trial
 
 _NAMED = {"model": "the model or its weights", "data": "the calibration data", "alternatives": "what its ops may have",
           "evaluation": "the evaluation's code"}  # fmt: skip
+_SAME = 2e-3  # of a metric: what other machines and numbers of threads may change, one image of five hundred
 _DIRECTIONS = [StudyDirection.MINIMIZE, StudyDirection.MINIMIZE]  # of loss and cost
 
 Identity = Mapping[str, str]  # what a study is of: digests by the names above
@@ -85,6 +88,7 @@ class Study:
     def __init__(self, storage: Any, identity: Identity, name: str | None = None) -> None:
         optuna.logging.set_verbosity(logging.WARNING)
         self.storage = open_storage(storage)
+        self._file, self._identity, self._asked = storage, identity, name
         with readable(storage):
             self.name, self.id = _open(self.storage, identity, name)
 
@@ -95,7 +99,8 @@ class Study:
 
     def trials(self) -> list[FrozenTrial]:
         """Optuna's trials, those included that are being run."""
-        return self.storage.get_all_trials(self.id, deepcopy=False)
+        with readable(self._file):
+            return self.storage.get_all_trials(self.id, deepcopy=False)
 
     def add(self, record: Record) -> None:
         """Keep a trial that has ended: once this returns, no end of this process loses it.
@@ -105,7 +110,7 @@ class Study:
         """
         attributes = {"key": record.key, "record": record.kept}
         trial = create_trial(state=record.state, values=record.values, user_attrs=attributes)
-        with writable(self.name):
+        with self.writable():
             self.storage.create_new_trial(self.id, trial)
 
     @property
@@ -115,30 +120,74 @@ class Study:
         return found
 
     def keep_baseline(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Keep the metrics of the float model, unless another process was first; what is kept comes back."""
+        """Keep the metrics of the float model; where the study knows them, hold these against them.
+
+        Args:
+            metrics: of the float model, by the evaluation that the trials to come will have. Where those kept differ by
+                more than two thousandths, the trials kept are of another evaluation (its code's digest does not tell
+                all): a study that was not asked for by name is then left, for one of the same metrics or a new one.
+
+        Returns:
+            The metrics that are kept.
+
+        Raises:
+            TuningError: the study was asked for by name, and has other metrics.
+        """
+        kept = self.baseline
+        if kept is not None and not _agree(kept, metrics):
+            if self._asked is not None:
+                raise TuningError(
+                    f"study {self.name!r} is of another search: the float model has {_shown(kept)} there, and "
+                    f"{_shown(metrics)} now, so the evaluation or its data differ; give another study name or storage"
+                )
+            with readable(self._file):
+                self.name, self.id = _open(self.storage, self._identity, None, metrics)
         if self.baseline is None:
             self._note("baseline", dict(metrics))
         return self.baseline or dict(metrics)
 
-    def keep_best(self, trial: Trial) -> None:
-        """Keep the best trial so far, with its whole configuration, for whoever cannot wait for the end."""
+    def keep_best(self, trial: Trial, recovery: str = "") -> None:
+        """Keep the best trial so far, with its whole configuration, for whoever cannot wait for the end.
+
+        Args:
+            trial: the best.
+            recovery: names the recovery methods that the search has; those of the trial where it was recovered.
+        """
         config = [[*key, each.to_dict()] for key, each in trial.config.op.items()]
-        self._note("best", {"config": config, "recovered": trial.recovered, "met": trial.met})
+        methods = recovery if trial.recovered else ""
+        self._note("best", {"config": config, "recovered": trial.recovered, "recovery": methods, "met": trial.met})
 
     def end(self) -> None:
         """Note that the search has ended: the next one begins a study of its own."""
         self._note("ended", True)
 
+    @contextmanager
+    def writable(self) -> Iterator[None]:
+        """Say which study it is that cannot be written, and where."""
+        try:
+            yield
+        except TuningError:
+            raise
+        except Exception as error:  # of whichever database
+            raise TuningError(
+                f"study {self.name!r} in {self._file} cannot be written: {cause_of(error)}; see that there is space "
+                "and that writing is allowed; the trials before this one are kept, and the same call goes on from there"
+            ) from error
+
     def _attributes(self) -> dict[str, Any]:
-        return self.storage.get_study_user_attrs(self.id)
+        with readable(self._file):
+            return self.storage.get_study_user_attrs(self.id)
 
     def _note(self, name: str, value: Any) -> None:
-        with writable(self.name):
+        with self.writable():
             self.storage.set_study_user_attr(self.id, name, value)
 
 
 def best_configuration(storage: Any = DEFAULT_FILE, study: str | None = None) -> TuneConfig:
     """The best configuration so far of a search that runs, was killed, or has ended; `quantize` takes it.
+
+    Where recovery methods ran on the best trial a warning names them and their seed: a configuration does not hold
+    them, and without them `quantize` makes another model of it.
 
     Args:
         storage: as for `tune`.
@@ -147,6 +196,9 @@ def best_configuration(storage: Any = DEFAULT_FILE, study: str | None = None) ->
     Raises:
         TuningError: there is none, or the storage cannot be read.
     """
+    file = file_of(storage)
+    if file is not None and not file.exists():
+        raise TuningError(f"there is no file {file}, in which a study could be")
     opened = open_storage(storage)
     with readable(storage):
         found = {each.study_name: each.user_attrs for each in opened.get_all_studies()}
@@ -156,42 +208,39 @@ def best_configuration(storage: Any = DEFAULT_FILE, study: str | None = None) ->
         raise TuningError(
             f"{storage} has no trial of {which} that did not fail (studies: {', '.join(found) or 'none'})"
         )
-    config = found[names[-1]]["best"]["config"]
+    best = found[names[-1]]["best"]
+    if best["recovered"]:
+        methods = best.get("recovery") or "those that it was asked for"
+        warnings.warn(
+            f"the best trial of study {names[-1]!r} was recovered by {methods}; give quantize the same recover= and "
+            "seed=, as without them it makes another model",
+            stacklevel=2,
+        )
+    config = best["config"]
     return TuneConfig.from_dict({"op": {(name, kind): each for name, kind, each in config}})
 
 
 @contextmanager
 def readable(storage: Any) -> Iterator[None]:
-    """Say which storage it is that cannot be read."""
+    """Say which storage it is that cannot be read, or made to hold a study."""
     try:
         yield
     except TuningError:
         raise
     except Exception as error:  # of whichever database
         raise TuningError(
-            f"the study's storage {storage} cannot be read, and may be damaged: {type(error).__name__}: {error}; "
+            f"the study's storage {storage} cannot be read or written, and may be damaged: {cause_of(error)}; "
             "give another storage"
         ) from error
 
 
-@contextmanager
-def writable(name: str) -> Iterator[None]:
-    """Say which study it is that cannot be written."""
-    try:
-        yield
-    except (StorageInternalError, OSError) as error:
-        raise TuningError(
-            f"study {name!r} cannot be written: {error}; the trials before this one are kept, and the same call goes "
-            "on from there"
-        ) from error
-
-
-def _open(storage: BaseStorage, identity: Identity, name: str | None) -> tuple[str, int]:
+def _open(
+    storage: BaseStorage, identity: Identity, name: str | None, baseline: Mapping[str, float] | None = None
+) -> tuple[str, int]:
+    """Name and number of a study; `baseline` are the metrics of the float model, where they are known."""
     known = {each.study_name: each.user_attrs for each in storage.get_all_studies()}
     if name is None:
-        unended = [
-            each for each, kept in known.items() if kept.get("identity") == dict(identity) and not kept.get("ended")
-        ]
+        unended = [each for each, kept in known.items() if _can_go_on(kept, identity, baseline)]
         name = unended[-1] if unended else f"{identity['model'][:12]}-{len(known)}"
     if name not in known:
         with suppress(DuplicatedStudyError):  # another process may be first
@@ -203,6 +252,22 @@ def _open(storage: BaseStorage, identity: Identity, name: str | None) -> tuple[s
     else:
         _check(stored, identity, name)
     return name, number
+
+
+def _can_go_on(kept: Mapping[str, Any], identity: Identity, baseline: Mapping[str, float] | None) -> bool:
+    if kept.get("identity") != dict(identity) or kept.get("ended"):
+        return False
+    return baseline is None or "baseline" not in kept or _agree(kept["baseline"], baseline)
+
+
+def _agree(kept: Mapping[str, float], metrics: Mapping[str, float]) -> bool:
+    return set(kept) == set(metrics) and all(
+        math.isclose(kept[name], metrics[name], rel_tol=_SAME, abs_tol=1e-9) for name in kept
+    )
+
+
+def _shown(metrics: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
 
 
 def _is_empty(storage: BaseStorage, number: int) -> bool:

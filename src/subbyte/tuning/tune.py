@@ -97,7 +97,7 @@ def search_best(
     proposals = begun(task.strategy, search, task.options)
     check_budgets(search)
     study = Study(task.storage, _identity(model, task), task.study)
-    evaluation = _evaluation(float_model, search, task, study)
+    evaluation = _evaluation(float_model, search, task, study, limits)
     baseline = evaluation.baseline
     with closing(task.distribution.executor(evaluation, study)) as executor:
         search.workers = executor.workers
@@ -120,12 +120,17 @@ def search_best(
     return result
 
 
-def _evaluation(float_model: Any, search: Search, task: Task, study: Study) -> Evaluation:
-    """With the float model's metrics, which the study may know, and its scores, where these are needed."""
-    baseline, scores, test = study.baseline, None, None
+def _evaluation(float_model: Any, search: Search, task: Task, study: Study, limits: Limits) -> Evaluation:
+    """With the float model's metrics, and its scores where these are needed.
+
+    It is evaluated also where the study knows the metrics, which tells whether the study is of this evaluation; but not
+    where there is no time for a further trial.
+    """
+    scores = test = None
+    baseline = study.baseline if limits.is_late() and study.records() else None
     if task.early_stopping is not None:
         scores = scores_of_float(task.evaluate, float_model)
-        baseline = baseline or study.keep_baseline(read_metrics(iter([scores])))
+        baseline = study.keep_baseline(read_metrics(iter([scores])))
     elif baseline is None:
         baseline = study.keep_baseline(evaluate_float(task.evaluate, float_model))
     task.accuracy.check(baseline)

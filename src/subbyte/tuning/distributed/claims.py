@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from subbyte.tuning.study import Record, Study, read_record, writable
+from subbyte.tuning.study import Record, Study, read_record
 
 _BEATS = 6  # of a claim in the time after which it is stale
 
@@ -41,7 +41,7 @@ class Claims:
     def take(self, key: str) -> int | None:
         """Claim a candidate; None where another process was first, else the claim."""
         claim = create_trial(state=TrialState.RUNNING, user_attrs={"key": key})
-        with writable(self._study.name):
+        with self._study.writable():
             number = self._study.storage.create_new_trial(self._study.id, claim)
         if self._first(key, self._study.trials()) == number:
             return number
@@ -74,7 +74,7 @@ class Claims:
     def fulfil(self, claim: int, record: Record) -> None:
         """Keep what came of it; nothing where the claim was thought stale and given up meanwhile."""
         storage = self._study.storage
-        with writable(self._study.name):
+        with self._study.writable():
             try:
                 storage.set_trial_user_attr(claim, "record", record.kept)
                 storage.set_trial_state_values(claim, record.state, record.values)
