@@ -2,7 +2,7 @@
 
 A search chooses the luckiest of many trials, so its own figures flatter. It sees one half of the test data; what it
 chose is judged on the other half, by paired intervals, and both stand in the table. On images an evaluation ends as
-soon as its outcome is certain; one search looks at all of them, for comparison.
+soon as it is certain that too much is lost; one search looks at all of them, for comparison.
 """
 
 import dataclasses
@@ -101,7 +101,7 @@ def main() -> None:
     if _yields_scores(network):
         report.text(
             f"But for '{IN_FULL}', an evaluation ends as soon as it is certain with a confidence of {CONFIDENCE:.0%} "
-            "whether the loss is tolerable; what is chosen is evaluated on all. Looked at: the share of the images."
+            "that the loss is too much. Looked at: the share of the images."
         )
     report.text(
         "The search sees one half of the test data; the change on the other half, which it did not see, is paired with "

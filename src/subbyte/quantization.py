@@ -216,8 +216,8 @@ def tune(
             search; `"ray"`: trials run on a Ray cluster; or with settings: `tuning.Shared(...)`, `tuning.Ray(...)`,
             `{"ray": {"workers": 4}}`.
         early_stopping: of an `evaluate` that yields scores: the confidence, as in 0.99, with which it must be certain
-            whether the loss is tolerable for an evaluation to end before its last sample; where scores are not within
-            0 and 1, `tuning.EarlyStopping(...)`. Samples must come in a random order. Left out, all are looked at.
+            that the loss is too much for an evaluation to end before its last sample; where scores are not within 0 and
+            1, `tuning.EarlyStopping(...)`. Samples must come in a random order. Left out, all are looked at.
 
     Raises:
         SubbyteError: one of its kinds, if something that is asked is not right.

@@ -144,8 +144,8 @@ def test_interrupted_it_says_how_to_go_on_and_does(folder):
     result = tune(folder, "--json", page, evaluate="zoo.py:interrupted_closeness")
     assert result.exit_code == 0, result.stderr
     trials = json.loads(page.read_text())["trials"]
-    # The float model and every trial once, and once more the one that was interrupted.
-    assert len((folder / "calls").read_text()) == 1 + len(trials) + 1
+    # The float model in each run, every trial once, and once more the one that was interrupted.
+    assert len((folder / "calls").read_text()) == 2 + len(trials) + 1
 
 
 def test_evaluations_need_no_gradients(folder):

@@ -132,7 +132,7 @@ def test_objectives_as_intel_neural_compressor_writes_them(given: Any, read: Any
     assert TuningCriterion(objective=given).objective == read
 
 
-@pytest.mark.parametrize("given", [["size", "size"], {"objective": ["size"], "weight": [1, 2]}, [1]])
+@pytest.mark.parametrize("given", [[], ["size", "size"], {"objective": ["size"], "weight": [1, 2]}, [1]])
 def test_lists_of_objectives_that_are_none(given: Any) -> None:
     with pytest.raises(ConfigError, match="TuningCriterion: objective"):
         TuningCriterion(objective=given)

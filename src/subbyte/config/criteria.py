@@ -70,7 +70,9 @@ class TuningCriterion(_Criterion):
         lists = {"objective": given} if isinstance(given, list) else given
         if not isinstance(lists, dict) or not isinstance(lists.get("objective"), list):
             return given
-        names, weights = lists["objective"], lists.get("weight") or [1.0] * len(lists["objective"])
-        if set(lists) - {"objective", "weight"} or len(names) != len(weights) or len(set(names)) < len(names):
+        names = lists["objective"]
+        weights = lists.get("weight") or [1.0] * len(names)
+        unfit = set(lists) - {"objective", "weight"} or len(names) != len(weights) or len(set(names)) < len(names)
+        if not names or unfit:
             raise ValueError("a list of names, each once, and under 'weight' as many numbers")
         return dict(zip(names, weights, strict=True))

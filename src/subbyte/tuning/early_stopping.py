@@ -1,4 +1,4 @@
-"""An evaluation that ends as soon as it is certain whether the loss is tolerable."""
+"""An evaluation that ends as soon as it is certain that the loss is not tolerable."""
 
 import math
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class EarlyStopping:
     """When an evaluation that yields scores ends before its last sample.
 
     Args:
-        confidence: with which the outcome, good enough or not, is the one that all samples would have had.
+        confidence: with which a model that is given up would have been given up on all samples, too.
         lowest: that a sample can score.
         highest: that a sample can score.
 
@@ -36,7 +36,10 @@ class EarlyStopping:
     def __post_init__(self) -> None:
         values = (self.confidence, self.lowest, self.highest)
         if any(not isinstance(value, Real) or isinstance(value, bool) for value in values):
-            raise TuningError(f"early_stopping: numbers are expected, not {self}")
+            raise TuningError(
+                "early_stopping: a confidence is expected, as in 0.99, and numbers as the range of scores, not "
+                f"{', '.join(map(repr, values))}"
+            )
         if not 0.5 <= self.confidence < 1:
             raise TuningError(
                 f"early_stopping is the confidence, from 0.5 to below 1, as in 0.99, not {self.confidence}"
@@ -60,26 +63,25 @@ class Verdict:
 
     Args:
         metric: the mean score; of one that ended early the float model's less the mean difference so far.
-        samples: that were looked at.
-        tolerable: what was certain when it ended early; None where all samples were looked at.
+        samples: that were looked at when it was given up; None where it was not.
     """
 
     metric: float
-    samples: int
-    tolerable: bool | None
+    samples: int | None
 
 
 @dataclass(frozen=True)
 class SequentialTest:
-    """Whether the mean difference to the float model's scores is at most `tolerable`, sample by sample.
+    """Whether the mean difference to the float model's scores is above `tolerable`, sample by sample.
 
     A test by betting (Waudby-Smith and Ramdas, 2024, sampling without replacement). Let x be a sample's difference,
     brought to 0..1, m the tolerable mean of all N, and m_t = (N m - sum of the x before) / (N - t + 1): the mean that
     those left would have, were the mean of all m. Who bets that the mean is above m has, after each sample, the wealth
     W_t = W_(t-1) (1 + b_t (x_t - m_t)), with a stake b_t >= 0 that the samples before decide. If the mean is not above
     m, W reaches 1 / (1 - confidence) with a chance of at most 1 - confidence, however often one looks (Ville, 1939).
-    The same with the sign changed for a mean of at most m. No normal distribution is assumed; but the order of the
-    samples must be a random one.
+    No normal distribution is assumed; but the order of the samples must be a random one.
+
+    What is not given up is looked at to the end: it may be the model that is chosen, whose metric must be no estimate.
 
     Args:
         reference: the float model's scores, fp64 [samples].
@@ -97,7 +99,7 @@ class SequentialTest:
         self._check_range(self.reference)
 
     def judge(self, given: Iterator[Any]) -> Verdict:
-        """Take in scores for as long as the outcome is open.
+        """Take in scores until they are too bad.
 
         Raises:
             EvaluationError: a score is no finite number or out of range, or there are not as many as of the float
@@ -111,14 +113,14 @@ class SequentialTest:
                 self._check_range(scores)
                 difference = self._difference(scores, bets.count)
                 seen.append(scores)
-                certain = bets.place((difference + span) / (2 * span))
-                if certain is not None and bets.count < len(self.reference):
-                    return Verdict(self._estimated(torch.cat(seen)), bets.count, certain)
+                bets.place((difference + span) / (2 * span))
+                if bets.are_won and bets.count < len(self.reference):
+                    return Verdict(self._estimated(torch.cat(seen)), bets.count)
         if bets.count < len(self.reference):
             raise EvaluationError(
                 f"the evaluation yielded {bets.count} scores, and {len(self.reference)} of the float model"
             )
-        return Verdict(float(torch.cat(seen).mean()), bets.count, None)
+        return Verdict(float(torch.cat(seen).mean()), None)
 
     def _difference(self, scores: Tensor, start: int) -> Tensor:
         expected = self.reference[start : start + len(scores)]
@@ -143,48 +145,40 @@ class SequentialTest:
 
 
 class _Bets:
-    """Two bettors on numbers from 0 to 1 that are drawn from `total` of them: that their mean is above `mean`, or not.
+    """On numbers from 0 to 1, drawn from `total` of them: that their mean is above `mean`.
 
     Args:
         total: how many there are.
         mean: that is in question.
-        confidence: with which one of them is to be believed.
+        confidence: that is enough.
     """
 
     def __init__(self, total: int, mean: float, confidence: float) -> None:
         self.count = 0
+        self.are_won = False
         self._total, self._mean = total, mean
         self._enough = -math.log(1 - confidence)
         self._sum = self._squares = 0.0
-        self._above = self._below = 0.0  # logarithms of what the two own
+        self._wealth = 0.0  # its logarithm
 
-    def place(self, x: Tensor) -> bool | None:
-        """Bet on further numbers, fp64 [n]; True where the mean is at most the one in question, None while open."""
+    def place(self, x: Tensor) -> None:
+        """Bet on further numbers, fp64 [n]."""
+        if not len(x):
+            return
         before = self.count + torch.arange(len(x), dtype=torch.float64)
         sums = self._sum + x.cumsum(0) - x
         squares = self._squares + x.square().cumsum(0) - x.square()
         left = (self._total * self._mean - sums) / (self._total - before)
-        certain = self._certain(left)
-        gains = self._stakes(left.clamp(1e-9, 1 - 1e-9), sums, squares, before)
-        above = self._above + (1 + gains[0] * (x - left)).clamp_min(1e-300).log().cumsum(0)
-        below = self._below + (1 - gains[1] * (x - left)).clamp_min(1e-300).log().cumsum(0)
+        gains = 1 + self._stakes(left.clamp(1e-9, 1.0), sums, squares, before) * (x - left)
+        wealth = self._wealth + gains.clamp_min(1e-300).log().cumsum(0)
+        # Where nothing is left of the mean no number that is to come can change that it is exceeded.
+        self.are_won = self.are_won or bool((left < 0).any()) or float(wealth.max()) >= self._enough
         self.count += len(x)
         self._sum, self._squares = self._sum + float(x.sum()), self._squares + float(x.square().sum())
-        if certain is not None or not len(x):
-            return certain
-        self._above, self._below = float(above[-1]), float(below[-1])
-        if above.max() >= self._enough:
-            return False
-        return True if below.max() >= self._enough else None
+        self._wealth = float(wealth[-1])
 
-    def _certain(self, left: Tensor) -> bool | None:
-        """What no number that is left can change."""
-        if (left < 0).any():
-            return False
-        return True if (left >= 1).any() else None
-
-    def _stakes(self, left: Tensor, sums: Tensor, squares: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the two, on each number by those before it: what makes wealth grow fastest, if these are typical.
+    def _stakes(self, left: Tensor, sums: Tensor, squares: Tensor, before: Tensor) -> Tensor:
+        """On each number by those before it: what makes wealth grow fastest, if these are typical.
 
         Edge over variance plus squared edge (Kelly, 1956, to the second order); one number of mean 1/2 and variance 1/4
         is counted beforehand.
@@ -193,4 +187,4 @@ class _Bets:
         variance = (0.25 + squares - 2 * mean * sums + before * mean.square()) / (before + 1)
         edge = mean - left
         stake = edge / (variance.clamp_min(1e-12) + edge.square())
-        return stake.clamp_min(0).minimum(_LARGEST_BET / left), (-stake).clamp_min(0).minimum(_LARGEST_BET / (1 - left))
+        return stake.clamp_min(0).minimum(_LARGEST_BET / left)

@@ -44,7 +44,7 @@ def scores_of_float(evaluate: Evaluate, model: Any) -> Tensor:
         if not isinstance(given, Iterator):
             raise TuningError(
                 f"early_stopping needs an evaluation that yields, for each batch, its samples' scores; this one "
-                f"returns {type(given).__name__}"
+                f"returns {type(given).__name__}: use yield, or return an iterator"
             )
         return torch.cat([torch.zeros(0, dtype=torch.float64), *read_scores(given)])
 
@@ -70,7 +70,7 @@ class Evaluation:
         search: whose model takes the configuration.
         evaluate: the user's function.
         baseline: the metrics of the float model.
-        test: that ends an evaluation as soon as its outcome is certain; None looks at all samples.
+        test: that ends an evaluation once it is certain that the loss is too much; None looks at all samples.
     """
 
     search: Search
@@ -106,9 +106,7 @@ class Evaluation:
             metrics, verdict, problem = {}, None, f"{type(error).__name__}: {error}"
         self.search.model.check_intact()
         record = Record(key, metrics, time.perf_counter() - started, evaluation, problem)
-        if verdict is None or verdict.tolerable is None:
-            return record
-        return replace(record, samples=verdict.samples, tolerable=verdict.tolerable)
+        return record if verdict is None else replace(record, samples=verdict.samples)
 
     def _evaluated(self, model: Any) -> tuple[Metrics, Verdict | None]:
         if self.test is None:

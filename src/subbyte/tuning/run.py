@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 
 from subbyte.errors import EvaluationError, TuningError
@@ -101,22 +101,7 @@ class Loop:
             candidate = self._encoding.decode(key)
             if candidate is not None:
                 self._judge(key, candidate)
-        self._confirm_best()
         self._keep_best()
-
-    def _confirm_best(self) -> None:
-        """Where the best trial passed as good enough early, look at all samples; and if it fails, at the next best."""
-        in_full = replace(self.evaluation, test=None)
-        encoding = in_full.encoding
-        while (best := best_of(self.trials)) is not None and best.met and best.samples is not None:
-            candidate = Candidate(best.config, best.recovered)
-            key = encoding.encode(candidate)
-            record = next((record for record in self.study.records() if record.key == key), None)
-            if record is None:
-                record = in_full.record(key, candidate)
-                self.study.add(in_full.valued(record, candidate))
-            self.trials[best.number] = self._trial(best.number, candidate, record)
-            self.watch(self.trials)
 
     def _has_ended(self) -> bool:
         return bool(self._known) and self.limits.are_reached(self.trials)
@@ -168,8 +153,7 @@ class Loop:
                 loss = accuracy.loss(record.metrics, self.evaluation.baseline)
             except EvaluationError as error:  # of an earlier run
                 problem = str(error)
-        tolerable = loss <= accuracy.max_loss if record.tolerable is None else record.tolerable
-        met = not problem and tolerable and goal.within(objectives)
+        met = not problem and record.samples is None and loss <= accuracy.max_loss and goal.within(objectives)
         return Trial(
             number, candidate.config, {} if problem else record.metrics, loss, objectives,
             goal.cost(objectives, self.search.of_float), met, candidate.recovered, record.seconds, record.evaluation,

@@ -146,4 +146,4 @@ class Search:
 
     def is_tolerable(self, trial: Trial) -> bool:
         """Whether the loss is, be the budgets kept or not."""
-        return trial.met or (trial.excess > 0 and trial.loss <= self.accuracy.max_loss)
+        return trial.met or (trial.excess > 0 and trial.samples is None and trial.loss <= self.accuracy.max_loss)

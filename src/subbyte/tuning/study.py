@@ -38,8 +38,7 @@ class Record:
         evaluation: seconds of these that the user's evaluation took.
         problem: why it failed, or empty.
         values: loss and cost as the search that tried it counts, for Optuna's own views of the study; not read back.
-        samples: that were looked at, where the outcome was certain before the last of them; else None.
-        tolerable: what was certain then, of the loss.
+        samples: that were looked at, where it was certain before the last of them that the loss is too much; else None.
     """
 
     key: str
@@ -49,7 +48,6 @@ class Record:
     problem: str
     values: tuple[float, float] | None = None
     samples: int | None = None
-    tolerable: bool | None = None
 
     @property
     def state(self) -> TrialState:
@@ -61,7 +59,7 @@ class Record:
         """Plain values, of which `read_record` makes it again."""
         return {
             "metrics": dict(self.metrics), "seconds": self.seconds, "evaluation": self.evaluation,
-            "problem": self.problem, "samples": self.samples, "tolerable": self.tolerable,
+            "problem": self.problem, "samples": self.samples,
         }  # fmt: skip
 
 

@@ -26,8 +26,8 @@ class Trial:
         seconds: that the trial took, evaluation included.
         evaluation: seconds of these that the user's evaluation took.
         problem: why it failed, or empty.
-        samples: that the evaluation looked at, where its outcome was certain before the last of them; metric and loss
-            are then estimates. None where it looked at all.
+        samples: that the evaluation looked at, where it was certain before the last of them that the loss is too much;
+            metric and loss are then estimates. None where it looked at all, as it does of every model that is met.
     """
 
     number: int
