@@ -335,7 +335,7 @@ def test_fit_goes_on_where_a_study_ended(model: nn.Module, images: torch.Tensor,
     first = tuned(2, seed=1)
     again = tuned(4, seed=1, distributed="shared")
     assert [trial.config for trial in again.trials[:2]] == [trial.config for trial in first.trials]
-    assert len(calls) == 1 + 4  # the float model, and no trial twice
+    assert len(calls) == 2 + 4  # the float model in each run, and no trial twice
     assert tuned(6, seed=2).trials[4].config not in [trial.config for trial in again.trials]
 
 

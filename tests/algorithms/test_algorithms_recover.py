@@ -114,7 +114,7 @@ def test_nothing_to_recover(model: nn.Module, images: torch.Tensor) -> None:
 
 
 def test_bad_seed_and_folder(model: nn.Module, images: torch.Tensor, tmp_path: Path) -> None:
-    with pytest.raises(RecoveryError, match=r"seed: a whole number is expected, not 'x'"):
+    with pytest.raises(ConfigError, match=r"seed: a whole number of 0 or more is expected, not 'x'"):
         subbyte.quantize(model, "w4a8", images, recover=[QUICK], seed="x")  # type: ignore[arg-type]
     for call in (subbyte.quantize, subbyte.prepare):
         with pytest.raises(RecoveryError, match=r"no recovery method is asked for"):
