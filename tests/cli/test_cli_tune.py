@@ -107,6 +107,25 @@ def test_it_writes_the_best_model_and_says_how_good_it_is(folder):
     assert "trials;" not in result.stderr  # no terminal, no progress
 
 
+def test_an_evaluation_that_yields_scores_ends_early(folder):
+    pages = [folder / f"found.{kind}" for kind in ("html", "json", "csv")]
+    with (folder / "zoo.py").open("a") as file:  # the float model gets everything right, which is the first
+        file.write(
+            "\n\nmodels = []\n\n\ndef scores(model):\n    models.append(model)\n    for _ in range(20):\n"
+            "        yield torch.ones(10) if len(models) == 1 else torch.zeros(10)\n"
+        )
+    result = tune(
+        folder, "--html", pages[0], "--json", pages[1], "--csv", pages[2], evaluate="zoo.py:scores",
+        tune="{early_stopping: 0.9, max_trials: 2, strategy: random}",
+    )  # fmt: skip
+    assert result.exit_code == 3, result.stderr
+    trials = json.loads(pages[1].read_text())["trials"]
+    lines = list(csv.DictReader(pages[2].read_text().splitlines()))
+    assert [int(line["samples"]) for line in lines] == [trial["samples"] for trial in trials]
+    assert all(0 < trial["samples"] < 200 for trial in trials)
+    assert pages[0].read_text().count(f"(estimated from {trials[0]['samples']} samples)") == 2
+
+
 def test_options_reach_the_search(folder):
     page = folder / "found.json"
     options = (

@@ -39,5 +39,5 @@ def test_an_evaluation_that_is_left_early_is_closed() -> None:
     reader = read_scores(scores())
     next(reader)
     assert not closed
-    reader.close()  # type: ignore[attr-defined]
+    reader.close()
     assert closed

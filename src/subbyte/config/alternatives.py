@@ -76,7 +76,8 @@ def _in_mode(table: Table, merged: Wishes) -> Iterable[OpConfig]:
     choices |= {name: wish.values for name, wish in wished.items() if name not in choices}
     for values in product(*choices.values()):
         one = {name: Asked((value,), _SOURCE, True) for name, value in zip(choices, values, strict=True)}
-        for fields in (one | _closest_ranges(table, one), one):
+        closest = _closest_ranges(table, one)
+        for fields in (one | closest, one) if closest else (one,):
             try:
                 section, trial = choose_section(table, fields)
                 yield build_config(table, section, trial)[0]

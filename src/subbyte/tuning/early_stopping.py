@@ -108,7 +108,7 @@ class SequentialTest:
         span = self.stopping.highest - self.stopping.lowest
         bets = _Bets(len(self.reference), (self.tolerable + span) / (2 * span), self.stopping.confidence)
         seen: list[Tensor] = []
-        with closing(read_scores(given)) as batches:  # type: ignore[type-var]
+        with closing(read_scores(given)) as batches:
             for scores in batches:
                 self._check_range(scores)
                 difference = self._difference(scores, bets.count)

@@ -47,7 +47,7 @@ class TuneResult:
         criterion_met: whether its loss of accuracy is tolerable, and every budget kept.
         baseline: the float model's metric, or its metrics by name.
         best: the trial that it comes from; where every trial failed the first, and the model is the widest.
-        trials: all of them, in the order of the study.
+        trials: all of them, by their numbers.
         errors: how far the outputs are from float with one op alone in one alternative, where the strategy measured it:
             the squared difference over the squared float output.
         study: the name under which the storage keeps them.

@@ -1,6 +1,6 @@
 """What an evaluation gives that yields a score for each sample: their mean is the metric."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from subbyte.errors import EvaluationError
 
 
-def read_scores(given: Iterator[Any]) -> Iterator[Tensor]:
+def read_scores(given: Iterator[Any]) -> Generator[Tensor, None, None]:
     """What an evaluation yielded, batch by batch: fp64 [samples of the batch].
 
     Closed early it closes the evaluation's generator, too.

@@ -14,7 +14,7 @@ class Trial:
     """A configuration and what came of it.
 
     Args:
-        number: counted from 0, in the order of the study.
+        number: counted from 0, in the order in which the search came to them: what only the study knew comes last.
         config: what every op got.
         metrics: of the model, by name; empty where the trial failed.
         loss: how much worse than the float model, as the criterion counts it; infinite where the trial failed.
