@@ -85,7 +85,7 @@ class Logged:
         time.sleep(self.seconds)
         with self.log.open("a") as file:
             file.write(f"{os.getpid()} {'float' if config is None else shown(config)}\n")
-        return 1.0 if config is None else 1 - SmallModel().error(config)
+        return 1.0 if config is None else 1 - SmallModel().error(config).squared
 
 
 def shown(config: TuneConfig) -> str:

@@ -34,7 +34,7 @@ def every(search: Search) -> list[TuneConfig]:
 
 def losses(search: Search) -> dict[str, float]:
     """A loss that is what the strategy takes it to be: the sum of the errors."""
-    return {str(config): search.model.error(config) for config in every(search)}
+    return {str(config): search.model.error(config).squared for config in every(search)}
 
 
 def run(search: Search) -> list:  # type: ignore[type-arg]
@@ -133,7 +133,9 @@ WALKS = ("sensitivity", "hawq_v2", "basic", "mse", "mse_v2", "conservative")
 
 
 def played(name: str, search: Search, most: int = 60) -> list[Trial]:
-    return play(search, strategy_of(name)(search), lambda candidate, _: search.model.error(candidate.config), most)
+    return play(
+        search, strategy_of(name)(search), lambda candidate, _: search.model.error(candidate.config).squared, most
+    )
 
 
 PAIRS = (*(pair(weight, inputs) for weight in (8, 4, 2) for inputs in (8, 4)), FLOAT)

@@ -65,7 +65,7 @@ def test_two_workers_share_the_trials(tmp_path: Path, cluster: Any) -> None:
     evaluate = Logged(log, 0.05)
     result = search_small(evaluate, tmp_path / "s.journal", study="small", distribution=Ray(workers=2))
     assert len(tried_by(log) - {str(os.getpid())}) == 2
-    search_small(evaluate, tmp_path / "s.journal", study="small", distribution=Ray(workers=1))
+    search_small(evaluate, tmp_path / "s.journal", study="small", distribution=Ray(workers=2))
     assert len(lines(log)) == 1 + len(result.trials)  # taken up, there was nothing left to try
 
 
@@ -94,7 +94,7 @@ def test_what_cannot_be_sent_is_refused(tmp_path: Path, cluster: Any) -> None:
             return 1.0
 
     with pytest.raises(TuningError, match="cannot be sent to Ray's workers"):
-        search_small(evaluate, tmp_path / "s.journal", distribution=Ray(workers=1))
+        search_small(evaluate, tmp_path / "s.journal", distribution=Ray(workers=2))
 
 
 def test_ray_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

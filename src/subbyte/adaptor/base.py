@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from subbyte.adaptor.output_error import OutputError
 from subbyte.errors import TuningError
 from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
 
@@ -62,15 +63,14 @@ class TunableModel(ABC):
         raise TuningError(f"{type(self).__name__} measures no latency; choose another objective")
 
     @abstractmethod
-    def output_error(self, key: OpKey, config: OpConfig) -> float:
-        """How far the model's outputs are from float where one op alone is quantized.
+    def output_error(self, key: OpKey, config: OpConfig) -> OutputError:
+        """How far the model's outputs are from float where one op alone is quantized, on calibration data.
 
-        The squared difference over the squared float output, on calibration data. Of an op with a weight, `config`
-        may quantize its activation alone.
+        Of an op with a weight, `config` may quantize its activation alone.
         """
 
     @abstractmethod
-    def error(self, config: TuneConfig) -> float:
+    def error(self, config: TuneConfig) -> OutputError:
         """The same of a whole configuration."""
 
     @abstractmethod

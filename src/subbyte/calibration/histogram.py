@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from subbyte.calibration.distribution import Distribution
-from subbyte.calibration.statistics import Statistics
+from subbyte.calibration.statistics import MinMax, Statistics
 from subbyte.errors import CalibrationError
 from subbyte.spec import TensorSpec
 
@@ -26,6 +26,8 @@ class Histogram(Statistics):
     batches. Only bins that hold something are kept: 12 bytes each, at most 1,044,479 of them; those of a million
     normal values take half a megabyte.
     """
+
+    includes = (MinMax,)
 
     def __init__(self, spec: TensorSpec) -> None:
         super().__init__(spec)

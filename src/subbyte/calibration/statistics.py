@@ -1,6 +1,7 @@
 """What is collected from a stream of tensors. Memory does not grow with the stream."""
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +13,13 @@ from subbyte.spec import TensorSpec
 
 
 class Statistics(ABC):
-    """Collects from one tensor after the other; the base keeps the range of each block."""
+    """Collects from one tensor after the other; the base keeps the range of each block.
+
+    Attributes:
+        includes: other statistics in whose place these can stand, as they keep all that those do.
+    """
+
+    includes: ClassVar[tuple[type["Statistics"], ...]] = ()
 
     def __init__(self, spec: TensorSpec) -> None:
         self.spec = spec

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -23,8 +24,9 @@ class Loss:
 
     def add(self, signal: Tensor, approximation: Tensor) -> None:
         """Take in one part."""
-        self.power += float(signal.double().square().sum())
-        self.noise += float((signal.double() - approximation).square().sum())
+        wide = torch.promote_types(signal.dtype, torch.float32)
+        self.power += _power(signal)
+        self.noise += _power(signal.to(wide) - approximation.to(wide))
         self.count += signal.numel()
 
     @property
@@ -36,6 +38,11 @@ class Loss:
         if self.noise == 0.0:
             return math.inf
         return 10 * math.log10(self.power / self.noise) if self.power else -math.inf
+
+
+def _power(x: Tensor) -> float:
+    """The sum of squares, in double precision."""
+    return float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2
 
 
 def sqnr(parts: Iterable[tuple[Tensor, Tensor]]) -> float:

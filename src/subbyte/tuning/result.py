@@ -49,7 +49,8 @@ class TuneResult:
         best: the trial that it comes from; where every trial failed the first, and the model is the widest.
         trials: all of them, by their numbers.
         errors: how far the outputs are from float with one op alone in one alternative, where the strategy measured it:
-            the squared difference over the squared float output.
+            one minus the cosine between a sample's output and float's, of `mse` the squared difference over the squared
+            float output.
         study: the name under which the storage keeps them.
         wanted: what was asked for.
         part_errors: as `errors`, with the weight of an op alone quantized, and with its inputs alone.

@@ -37,7 +37,7 @@ class Search:
         loss_fn: from a model and a batch to a differentiable loss, for strategies that need gradients.
         workers: that try candidates side by side, which a strategy may propose as many of at a time.
         progress: told what is measured before the first trial, and how much of it is done.
-        errors: of the model's outputs by each alternative of each op, once they are measured (see `errors_of`).
+        errors: of the model's outputs by alternatives of each op, once they are measured (see `errors_of`).
         part_errors: the same of the weight of an op alone quantized, and of its inputs alone.
         perturbations: of the loss by each op's weight alone quantized, where the strategy goes by them (see `hawq_v2`).
     """
@@ -126,6 +126,10 @@ class Search:
     def keeps_budget(self, name: str, chosen: Mapping[OpKey, OpConfig]) -> bool:
         """The same of the budget of one objective."""
         return objective_of(name).of(self.model, self.space.config(chosen)) <= self.goal.budgets[name]
+
+    def useful(self, key: OpKey) -> list[OpConfig]:
+        """The alternatives of an op but those that are narrower than another and save nothing by it."""
+        return self.space.undominated(key, self.op_objectives)
 
     def ladder(self, key: OpKey) -> list[OpConfig]:
         """The rungs of an op, from narrow to wide, as the objective counts.

@@ -10,6 +10,7 @@ from subbyte.spec import OpConfig, OpInfo, OpKey, TensorSpec, TuneConfig
 FLOAT_BITS = 32
 
 Cost = Callable[[OpKey, OpConfig], float]
+Costs = Callable[[OpKey, OpConfig], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,16 @@ class TuningSpace:
     def _widest(self) -> TuneConfig:
         return TuneConfig({key: max(each, key=width) for key, each in self.alternatives.items()})
 
+    def undominated(self, key: OpKey, costs: Costs) -> list[OpConfig]:
+        """The alternatives of an op but those that are narrower than another and save nothing by it.
+
+        Args:
+            key: of the op.
+            costs: everything that an alternative of an op adds.
+        """
+        figures = {config: costs(key, config) for config in self.alternatives[key]}
+        return [one for one in figures if not any(_dominates(other, one, figures) for other in figures)]
+
     def ladder(self, key: OpKey, cost: Cost) -> list[OpConfig]:
         """The rungs of an op, from narrow to wide.
 
@@ -87,6 +98,12 @@ def width(config: OpConfig) -> tuple[int, int, int]:
     """Bits of both factors together, of the weight, of the activation: wider is more accurate, as a rule."""
     weight, activation = bits(config.weight), bits(config.activation)
     return weight + activation, weight, activation
+
+
+def _dominates(one: OpConfig, other: OpConfig, figures: Mapping[OpConfig, Mapping[str, float]]) -> bool:
+    if width(one) == width(other) or not _is_as_wide(one, other):
+        return False
+    return all(cost <= figures[other][name] for name, cost in figures[one].items())
 
 
 def _is_as_wide(config: OpConfig, other: OpConfig) -> bool:

@@ -35,7 +35,7 @@ class Collected:
         Raises:
             UnseenOpError: nothing reached its place while statistics were collected.
         """
-        found = self._statistics.get((quantizer.value, _kind(quantizer.spec)))
+        found = self._found(quantizer.value, _kind(quantizer.spec))
         if found is None:
             raise UnseenOpError(f"no calibration batch reached {quantizer.name}")
         quantizer.statistics, quantizer.observed_shape = found
@@ -49,6 +49,10 @@ class Collected:
             params = QuantParams(quantizer.scale.clone(), quantizer.zero_point.clone())
             self._params[quantizer.value, quantizer.spec] = params
 
+    def _found(self, value: str, kind: Kind) -> tuple[Statistics, tuple[int, ...]] | None:
+        held = (each for (name, other), each in self._statistics.items() if name == value and covers(other, kind))
+        return self._statistics.get((value, kind)) or next(held, None)
+
 
 def further_observers(
     alternatives: Mapping[OpKey, Sequence[OpConfig]], observed: Mapping[OpKey, OpConfig]
@@ -61,15 +65,22 @@ def further_observers(
     """
     found: dict[Kind, dict[OpKey, OpConfig]] = {}
     for key, choices in alternatives.items():
-        has = _kind_of(observed[key])
+        has = kind_of(observed[key])
         for config in choices:
-            kind = _kind_of(config)
-            if kind is not None and kind != has:
+            kind = kind_of(config)
+            if kind is not None and not (has is not None and covers(has, kind)):
                 found.setdefault(kind, {}).setdefault(key, config)
     return list(found.values())
 
 
-def _kind_of(config: OpConfig) -> Kind | None:
+def covers(kind: Kind, other: Kind) -> bool:
+    """Whether what one collects holds what another does."""
+    (statistics, granularity), (wanted, over) = kind, other
+    return granularity == over and (wanted is statistics or wanted in statistics.includes)
+
+
+def kind_of(config: OpConfig) -> Kind | None:
+    """What an op's inputs collect; None where they have no static range."""
     spec = config.activation
     return None if config.quant_mode != "static" or spec is None or spec.is_float else _kind(spec)
 

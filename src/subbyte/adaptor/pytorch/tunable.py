@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from subbyte.adaptor.base import TunableModel
+from subbyte.adaptor.output_error import OutputError
 from subbyte.adaptor.pytorch.attach import attach, detach, weighted_parts
 from subbyte.adaptor.pytorch.batch import Batch, batches
-from subbyte.adaptor.pytorch.collected import Collected, further_observers
+from subbyte.adaptor.pytorch.collected import Collected, covers, further_observers, kind_of
 from subbyte.adaptor.pytorch.configuration_cost import ConfigurationCost
 from subbyte.adaptor.pytorch.convert import convert_in_place
 from subbyte.adaptor.pytorch.copying import copied
@@ -21,6 +22,7 @@ from subbyte.adaptor.pytorch.fusion import Fusions
 from subbyte.adaptor.pytorch.hessian import hessian_traces
 from subbyte.adaptor.pytorch.latency import ModelLatency, Reference
 from subbyte.adaptor.pytorch.modules import handler_of
+from subbyte.adaptor.pytorch.output_error import output_error
 from subbyte.adaptor.pytorch.overflow import check_accumulators
 from subbyte.adaptor.pytorch.prepare import prepare, quantize
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
@@ -32,7 +34,7 @@ from subbyte.config import PostTrainingQuantConfig, alternatives, resolve
 from subbyte.errors import CalibrationError, ModelError
 from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
 
-_SAMPLES = 64  # on which errors of outputs are measured
+_SAMPLES = 32  # on which errors of outputs are measured
 
 
 class PyTorchTunableModel(TunableModel):
@@ -172,7 +174,7 @@ class PyTorchTunableModel(TunableModel):
             )  # fmt: skip
         return self._latencies[samples]
 
-    def output_error(self, key: OpKey, config: OpConfig) -> float:
+    def output_error(self, key: OpKey, config: OpConfig) -> OutputError:
         given = config
         if config.weight is None:  # attached with any weight, which is then left as it is
             weights = (each.weight for each in self.alternatives[key] if each.weight is not None)
@@ -180,11 +182,11 @@ class PyTorchTunableModel(TunableModel):
         expected = self._float_outputs()
         model = self.apply(TuneConfig({**self._as_float.op, key: given}))
         with _float_weight(model, None if given == config else key[0]):
-            return _relative_error(self._outputs(model), expected)
+            return output_error(self._outputs(model), expected)
 
-    def error(self, config: TuneConfig) -> float:
+    def error(self, config: TuneConfig) -> OutputError:
         expected = self._float_outputs()
-        return _relative_error(self._outputs(self.apply(config)), expected)
+        return output_error(self._outputs(self.apply(config)), expected)
 
     def weight_error(self, key: OpKey, config: OpConfig) -> float:
         if config.weight is None or config.weight.is_float:
@@ -214,7 +216,7 @@ class PyTorchTunableModel(TunableModel):
     def _outputs(self, model: nn.Module) -> list[list[Tensor]]:
         with torch.no_grad():
             outputs = [batch.copied().run(model) for batch in self._samples]
-        return [[x.detach().float() for x in tensors_in(output) if x.is_floating_point()] for output in outputs]
+        return [_shown(output) for output in outputs]
 
     def prepare(self, config: TuneConfig) -> nn.Module:
         return prepare(self.model, _Given(self._capability, config), self.batches)
@@ -226,18 +228,15 @@ class PyTorchTunableModel(TunableModel):
         return convert_in_place(prepared)
 
 
+def _shown(output: Any) -> list[Tensor]:
+    """The float tensors of an output; of one that has none, as where classes come out, all."""
+    tensors = [x.detach() for x in tensors_in(output)]
+    return [x.float() for x in tensors if x.is_floating_point()] or [x.float() for x in tensors]
+
+
 def _layers(model: nn.Module) -> list[tuple[str, int]]:
     """Which modules there are, and where."""
     return [(name, id(module)) for name, module in model.named_modules()]
-
-
-def _relative_error(got: list[list[Tensor]], expected: list[list[Tensor]]) -> float:
-    """The squared difference over the squared expectation, over all batches and tensors."""
-    batches = zip(got, expected, strict=True)
-    pairs = [pair for ours, floats in batches for pair in zip(ours, floats, strict=True)]
-    error = sum(float((y.double() - x.double()).square().sum()) for y, x in pairs)
-    power = sum(float(x.double().square().sum()) for _, x in pairs)
-    return error / power if power else 0.0
 
 
 @contextmanager
@@ -304,10 +303,11 @@ def _quantized(choices: Sequence[OpConfig]) -> OpConfig:
 
 
 def _observing(choices: Sequence[OpConfig]) -> OpConfig:
-    """One with a static activation, else a quantized one, where there is one."""
-    static = [each for each in choices if each.quant_mode == "static" and each.activation is not None]
-    quantized = [each for each in choices if not each.is_float]
-    return [*(each for each in static if not each.is_float), *quantized, *choices][0]
+    """The one that collects most for the others, else a quantized one, where there is one."""
+    kinds = {each: kind for each in choices if (kind := kind_of(each)) is not None}
+    if not kinds:
+        return _quantized(choices)
+    return max(kinds, key=lambda each: sum(covers(kinds[each], other) for other in set(kinds.values())))
 
 
 def _digest_of_model(model: nn.Module) -> str:

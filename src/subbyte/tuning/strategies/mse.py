@@ -15,7 +15,8 @@ def mse(search: Search) -> Proposals:
     name in Intel Neural Compressor ranks by the op's own output). Once it is good enough, ops are narrowed again, the
     one whose error grows least first, for as long as it stays so.
     """
-    errors = errors_of(search)
+    among = {key: [*dict.fromkeys((first, *search.ladder(key)))] for key, first in start(search).items()}
+    errors = errors_of(search, among)
     came = Stepped()
     chosen = yield from descend(search, start(search), came)
     while came.failed is not None:

@@ -35,4 +35,4 @@ def mse_v2(search: Search) -> Proposals:
 def _least(search: Search, chosen: Chosen, steps: Chosen) -> OpKey:
     """The step that leaves the least error."""
     errors = {key: search.model.error(search.space.config(chosen | {key: config})) for key, config in steps.items()}
-    return min(errors, key=lambda key: errors[key])
+    return min(errors, key=lambda key: errors[key].squared)

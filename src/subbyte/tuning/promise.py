@@ -1,0 +1,92 @@
+"""What trials promise to save, by what is known so far."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from subbyte.tuning.choices import Choices, Row, Rows
+from subbyte.tuning.deviation import Vector, angle
+from subbyte.tuning.loss_model import LossModel
+from subbyte.tuning.search import Search
+
+_WORTH = 1e-4  # of the widest model's cost: less is no promise
+_FAIR = 0.1  # chance: what has less is passed over, as the model is rough where much is lost
+_CLIMBS = 30
+
+
+class Promises:
+    """Expected savings of choices: what each costs less than the best so far, times the chance that it is good enough.
+
+    Args:
+        search: what is wanted.
+        choices: that there are.
+    """
+
+    def __init__(self, search: Search, choices: Choices) -> None:
+        self._search, self._choices = search, choices
+        self._losses = LossModel(search.accuracy.max_loss)
+        self._frontier = choices.frontier()
+        self._tried: set[bytes] = set()
+        self._found: Row | None = None  # the cheapest that is good enough
+        self._safest = self._most_accurate()
+
+    def _most_accurate(self) -> Row:
+        """Of the frontier, within the budgets; where nothing is, what exceeds them least."""
+        rows = self._frontier
+        excess = self._choices.excess(rows)
+        rows = rows[excess <= max(excess.min(), 0.0)]
+        return rows[int(np.argmin(angle(self._choices.deviations(rows))))]  # type: ignore[no-any-return]
+
+    def learn(self, row: Row, loss: float, *, met: bool) -> None:
+        """Take in what came of a trial; of one that failed there is nothing to learn."""
+        if np.isfinite(loss):
+            self._losses = self._losses.having(self._choices.deviations(row[None])[0], loss)
+        if met and (self._found is None or self._cost(row) < self._cost(self._found)):
+            self._found = row
+
+    def best(self, count: int) -> list[Row]:
+        """So many untried choices that promise most, each as if the others lost what is expected.
+
+        Where none promises anything and none has been good enough, the most accurate is the last.
+        """
+        losses = self._losses
+        rows: list[Row] = []
+        while len(rows) < count and (row := self._most_promising(losses)) is not None:
+            self._tried.add(row.tobytes())
+            if self._search.keeps_budgets(self._choices.chosen(row)):
+                rows.append(row)
+                deviations = self._choices.deviations(row[None])
+                losses = losses.having(deviations[0], float(losses.predict(deviations)[0][0]))
+        if not rows and self._found is None and self._safest.tobytes() not in self._tried:
+            self._tried.add(self._safest.tobytes())
+            rows.append(self._safest)
+        return rows
+
+    def _most_promising(self, losses: LossModel) -> Row | None:
+        """Sought on the frontier and around the best so far, and from there step by step."""
+        rows = self._frontier if self._found is None else self._joined(self._frontier, self._found)
+        found, most = None, _WORTH
+        for _ in range(_CLIMBS):
+            savings = self._savings(rows, losses)
+            index = int(np.argmax(savings))
+            if savings[index] <= most:
+                break
+            found, most = rows[index], float(savings[index])
+            rows = self._choices.near(found)
+        return found
+
+    def _joined(self, rows: Rows, row: Row) -> Rows:
+        return np.concatenate([rows, self._choices.near(row)])
+
+    def _savings(self, rows: Rows, losses: LossModel) -> Vector:
+        """[m], expected, of what is untried and within the budgets; 0 of the rest."""
+        costs = self._cost(self._safest if self._found is None else self._found) - self._choices.costs(rows)
+        open_ = (costs > _WORTH) & (self._choices.excess(rows) <= 0)
+        open_ &= np.array([row.tobytes() not in self._tried for row in rows], dtype=bool)
+        savings: NDArray[np.float64] = np.zeros(len(rows))
+        if open_.any():
+            chances = losses.chance(self._choices.deviations(rows[open_]))
+            savings[open_] = np.where(chances >= _FAIR, costs[open_] * chances, 0.0)
+        return savings
+
+    def _cost(self, row: Row) -> float:
+        return float(self._choices.costs(row[None])[0])

@@ -1,0 +1,61 @@
+"""What is tried next, on spaces that are known."""
+
+import numpy as np
+from fake import FLOAT, FakeModel, pair, search_of
+
+from subbyte.tuning.choices import Choices
+from subbyte.tuning.promise import Promises
+from subbyte.tuning.search import Search
+from subbyte.tuning.sensitivity import deviations_of
+
+RUNGS = (pair(8), pair(6), pair(4), pair(3), pair(2), FLOAT)
+
+
+def promises_of(search: Search) -> tuple[Choices, Promises]:
+    deviations = deviations_of(search, {op.key: search.useful(op.key) for op in search.space.tunable})
+    choices = Choices(search, deviations)
+    return choices, Promises(search, choices)
+
+
+def search_small(**given: object) -> Search:
+    names = {"a": 10, "b": 40, "c": 20, "d": 30}
+    sensitivities = {"a": 1.0, "b": 0.3, "c": 3.0, "d": 0.01}
+    return search_of(FakeModel(names, sensitivities, alternatives=dict.fromkeys(names, RUNGS)), **given)  # type: ignore[arg-type]
+
+
+def test_nothing_is_proposed_twice_and_the_end_comes() -> None:
+    choices, promises = promises_of(search_small())
+    seen: list[tuple[int, ...]] = []
+    while rows := promises.best(1):
+        (row,) = rows
+        error = float(np.square(choices.deviations(row[None])).sum() / 2)
+        seen.append(tuple(row))
+        promises.learn(row, error, met=error <= 0.01)
+        assert len(seen) < 100
+    assert len(seen) == len(set(seen)) > 1
+
+
+def test_side_by_side_proposals_differ() -> None:
+    _, promises = promises_of(search_small())
+    rows = promises.best(4)
+    assert len({row.tobytes() for row in rows}) == 4
+
+
+def test_each_proposal_is_cheaper_than_the_best_so_far() -> None:
+    choices, promises = promises_of(search_small())
+    (first,) = promises.best(1)
+    promises.learn(first, 0.0, met=True)
+    for _ in range(5):
+        (row,) = promises.best(1)
+        assert choices.costs(row[None])[0] < choices.costs(first[None])[0]
+        promises.learn(row, 0.02, met=False)
+
+
+def test_where_all_fail_the_most_accurate_is_the_last() -> None:
+    choices, promises = promises_of(search_small())
+    last = None
+    while rows := promises.best(1):
+        last = rows[0]
+        promises.learn(last, float("inf"), met=False)
+    assert last is not None
+    assert not choices.deviations(last[None]).any()
