@@ -143,6 +143,7 @@ BINDING = [
     ("size", {"bops": 4000.0}),  # four bits by eight are 4480: inputs must be narrower, which saves no size
     ("size", {"size": 500.0, "bops": 4480.0}),
     ("bops", {"size": 600.0}),
+    ("size", {"latency": 5.0}),  # which only the widest rungs keep
 ]
 
 

@@ -126,6 +126,11 @@ def lowered(search: Search, chosen: Chosen) -> Chosen:
     return below if below == chosen or search.keeps_budgets(below) else lowered(search, below)
 
 
+def narrowest(search: Search) -> Chosen:
+    """The first rung of every op, which is float where that alone keeps a budget: a machine may be fastest in it."""
+    return {op.key: search.ladder(op.key)[0] for op in search.space.tunable}
+
+
 def drawn(search: Search, generator: Random) -> Chosen:
     """Every op's rung by chance, each with the same; then lowered until the budgets are kept."""
     rungs = {op.key: generator.choice(search.ladder(op.key)) for op in search.space.tunable}
@@ -150,6 +155,8 @@ def descend(search: Search, chosen: Chosen, came: Stepped) -> Walk:
     """
     if not search.keeps_budgets(chosen):
         chosen = lowered(search, chosen)
+    if not search.keeps_budgets(chosen):
+        chosen = narrowest(search)
     while True:
         trial = yield from tried(search, chosen)
         if not trial.met:
