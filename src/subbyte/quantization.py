@@ -109,6 +109,7 @@ def fit(
     storage: Any = DEFAULT_FILE,
     study: str | None = None,
     distributed: Any = None,
+    early_stopping: Any = None,
 ) -> nn.Module:
     """Quantize as a PostTrainingQuantConfig says, with the names and defaults of Intel Neural Compressor 2.x.
 
@@ -119,19 +120,20 @@ def fit(
         model: float; not changed.
         conf: what to do.
         calib_dataloader: data as for `quantize`; of an (input, label) pair the label is dropped.
-        eval_func: from a model to its metric, or to several by name.
+        eval_func: from a model to its metric, to several by name, or a generator of scores, as for `tune`.
         capability: as for `quantize`.
         loss_fn: for strategies that need gradients, as for `tune`.
         seed: as for `quantize` and `tune`.
         storage, study: keep the trials and take up a search that was interrupted, as for `tune`.
         distributed: who tries them, as for `tune`.
+        early_stopping: of an evaluation, as for `tune`.
 
     Raises:
         SubbyteError: one of its kinds, if something that is asked is not right.
     """
     data = _without_labels(calib_dataloader)
     if eval_func is None:
-        given = {"loss_fn": loss_fn, "study": study, "distributed": distributed}
+        given = {"loss_fn": loss_fn, "study": study, "distributed": distributed, "early_stopping": early_stopping}
         for name in (name for name, value in given.items() if value is not None):
             raise ConfigError(f"{name}: nothing is tuned without an evaluation; give eval_func, or leave {name} out")
         return quantize(model, conf, data, capability=capability, seed=seed)
@@ -152,6 +154,7 @@ def fit(
         storage,
         study,
         distribution_of(distributed),
+        early_stopping_of(early_stopping),
     )
     limits = Limits(search.max_trials, search.timeout or None, first_met=not search.timeout)
     tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, data, None, _sampling_size(request))

@@ -160,3 +160,19 @@ def test_an_evaluation_that_returns_a_number_cannot_be_ended_early(digits: Any, 
     train, test, model = digits
     with pytest.raises(TuningError, match="yields, for each batch"):
         subbyte.tune(model, [train.images[:64]], test.accuracy, early_stopping=0.99, storage=tmp_path / "s.db")
+
+
+def test_fit_ends_evaluations_early(digits: Any, tmp_path: Path) -> None:
+    train, test, model = digits
+    scores, seen = counted(test)
+    conf = subbyte.PostTrainingQuantConfig(
+        op_type_dict={".*": {"weight": {"dtype": ["int2"], "algorithm": ["minmax"]}}},
+        accuracy_criterion=subbyte.AccuracyCriterion(tolerable_loss=0.02),
+        tuning_criterion=subbyte.TuningCriterion(max_trials=2, strategy="random"),
+    )
+    storage = tmp_path / "s.db"
+    subbyte.quantization.fit(model, conf, [train.images[:64]], scores, storage=storage, early_stopping=0.95)
+    assert seen[0] == len(test.images)
+    assert min(seen[1:]) < len(test.images)
+    with pytest.raises(ConfigError, match="early_stopping: nothing is tuned without an evaluation"):
+        subbyte.quantization.fit(model, conf, [train.images[:64]], early_stopping=0.95)
