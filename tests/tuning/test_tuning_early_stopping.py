@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import subbyte
-from subbyte import EvaluationError, TuningError
+from subbyte import ConfigError, EvaluationError, TuningError
 from subbyte.cli.digits import DigitNet, Digits, load_digits, trained_network
 from subbyte.tuning.early_stopping import EarlyStopping, SequentialTest
 
@@ -167,8 +167,8 @@ def test_fit_ends_evaluations_early(digits: Any, tmp_path: Path) -> None:
     scores, seen = counted(test)
     conf = subbyte.PostTrainingQuantConfig(
         op_type_dict={".*": {"weight": {"dtype": ["int2"], "algorithm": ["minmax"]}}},
-        accuracy_criterion=subbyte.AccuracyCriterion(tolerable_loss=0.02),
-        tuning_criterion=subbyte.TuningCriterion(max_trials=2, strategy="random"),
+        accuracy_criterion=subbyte.AccuracyCriterion(tolerable_loss=0.001),
+        tuning_criterion=subbyte.TuningCriterion(max_trials=4, strategy="random", objective="modelsize"),
     )
     storage = tmp_path / "s.db"
     subbyte.quantization.fit(model, conf, [train.images[:64]], scores, storage=storage, early_stopping=0.95)
