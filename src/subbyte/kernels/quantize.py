@@ -187,10 +187,13 @@ def affine_fake_quantize_backward(
 
 
 def learned_fake_quantize(
-    x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, group_size: int = 0
+    x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, group_size: int = 0, factor: float = 1.0
 ) -> Tensor:
-    """`affine_fake_quantize` with those gradients; zero_point is fp32 and rounded to the nearest code first."""
-    values: Tensor = torch.ops.subbyte.learned_fake_quantize(x, scale, zero_point, low, high, group_size)
+    """`affine_fake_quantize` with those gradients, the scale's multiplied by `factor`.
+
+    A zero point of fp32 is learned, and rounded to the nearest code first; one of int32 is not.
+    """
+    values: Tensor = _LEARNED(x, scale, zero_point, low, high, group_size, factor)
     return values
 
 
@@ -217,25 +220,34 @@ define(
 )
 
 
-def _learned_fake_quantize(x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, size: int) -> Tensor:
+def _learned_fake_quantize(
+    x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, size: int, factor: float
+) -> Tensor:
     return affine_fake_quantize(x, scale, _code(zero_point, low, high), low, high, size)
 
 
 def _code(zero_point: Tensor, low: int, high: int) -> Tensor:
+    if not zero_point.is_floating_point():
+        return zero_point
     return zero_point.round().clamp(low, high).to(torch.int32)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, scale, zero_point, *ctx.rest = inputs
-    ctx.save_for_backward(x, scale, _code(zero_point, ctx.rest[0], ctx.rest[1]))
+    x, scale, zero_point, *ctx.grid, ctx.factor = inputs
+    ctx.learns_zero_point = zero_point.is_floating_point()
+    ctx.save_for_backward(x, scale, zero_point)
 
 
 def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    return (*affine_fake_quantize_backward(gradient, *ctx.saved_tensors, *ctx.rest), None, None, None)
+    x, scale, zero_point = ctx.saved_tensors
+    low, high, size = ctx.grid
+    found = affine_fake_quantize_backward(gradient, x, scale, _code(zero_point, low, high), low, high, size)
+    of_x, of_scale, of_zero_point = found
+    return of_x, of_scale * ctx.factor, of_zero_point if ctx.learns_zero_point else None, None, None, None, None
 
 
 define_differentiable(
-    f"learned_fake_quantize({_ARGUMENTS}) -> Tensor",
+    f"learned_fake_quantize({_ARGUMENTS}, float factor) -> Tensor",
     _learned_fake_quantize,
     _like,
     setup_context=_keep,
@@ -244,3 +256,4 @@ define_differentiable(
 
 # Every forward calls these, most of them with few values: looking them up would take a good part of the time.
 _SNAP, _FAKE_QUANTIZE = torch.ops.subbyte.affine_snap.default, torch.ops.subbyte.affine_fake_quantize.default
+_LEARNED = torch.ops.subbyte.learned_fake_quantize.default

@@ -71,7 +71,7 @@ def further_observers(
 
 def _kind_of(config: OpConfig) -> Kind | None:
     spec = config.activation
-    return None if config.quant_mode != "static" or spec is None or spec.is_float else _kind(spec)
+    return None if not config.calibrates or spec is None or spec.is_float else _kind(spec)
 
 
 def _kind(spec: TensorSpec) -> Kind:

@@ -86,6 +86,7 @@ def finish(model: nn.Module, state: QuantizationState) -> None:
             AbsorbedBatchNorm.absorb(module)
     for quantizer in state.static_quantizers():
         quantizer.statistics = None
+        quantizer.settle()
     if state.found_later == {}:
         find_nothing_later(model, state)
     state.converted = True

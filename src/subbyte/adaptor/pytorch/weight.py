@@ -81,8 +81,8 @@ class WeightQuantizer(Quantizer):
 
     @property
     def params(self) -> QuantParams:
-        zero_point = self.zero_point if self.spec.dtype.kind == "integer" else None
-        return QuantParams(self.scale, zero_point)
+        zero_point = self.current_zero_point() if self.spec.dtype.kind == "integer" else None
+        return QuantParams(self.current_scale(), zero_point)
 
     def operand(self, module: Any, handler: WeightedHandler, norm: FoldedBatchNorm | None) -> WeightOperand:
         """The weight of `module` ready for use; quantized again only when something changed."""
@@ -96,7 +96,7 @@ class WeightQuantizer(Quantizer):
 
     def _key(self, module: Any, norm: FoldedBatchNorm | None) -> tuple[Any, ...]:
         weight = module.weight
-        tensors = [weight, getattr(module, "bias", None), self._buffers["scale"], self._buffers["zero_point"]]
+        tensors = [weight, getattr(module, "bias", None), self.scale, self.zero_point]
         if norm is not None:
             tensors += norm.fold_inputs()
         # Where the weight lies, too: `weight.data = other` changes neither object nor version.
@@ -122,6 +122,15 @@ class WeightQuantizer(Quantizer):
         params = self.params
         zero_point = None if params.zero_point is None else params.zero_point.clone()
         return QuantizedTensor.from_float(weight, QuantParams(params.scale.clone(), zero_point), self.spec)
+
+
+def weight_to_quantize(module: Any) -> Tensor:
+    """The weight of a prepared module as it is quantized: BatchNorm's factor in it where it is quantized with that."""
+    weight: Tensor = module.weight.detach()
+    if not (module.norm and folds_first(module.weight_spec)):
+        return weight
+    factor, _ = module.norm[0].factor_and_bias(None)
+    return fold_into(weight, factor, module.handler)
 
 
 def folds_first(spec: TensorSpec) -> bool:
