@@ -46,8 +46,8 @@ from subbyte.tuning import TuneResult, register_objective, register_strategy
 
 __all__ = [
     # the job
-    "quantize", "tune", "tuning_result", "TuneResult", "prepare", "prepare_qat", "convert", "fit", "save", "load", "summary",
-    "explain", "weights", "use_kernels", "compare", "Comparison", "export_checkpoint", "import_checkpoint",
+    "quantize", "tune", "tuning_result", "TuneResult", "prepare", "prepare_qat", "convert", "fit", "save", "load",
+    "summary", "explain", "weights", "use_kernels", "compare", "Comparison", "export_checkpoint", "import_checkpoint",
     # data types and tensors
     "DataType", "dtype", "register_dtype", "QuantizedTensor", "quantize_tensor",
     # what is asked, and what can be
@@ -55,7 +55,8 @@ __all__ = [
     "QuantizationAwareTrainingConfig", "TrainingRules", "QuantParams",
     "TensorSpec", "TuneConfig", "AccuracyCriterion", "TuningCriterion",
     # open registries
-    "Gradient", "RecoveryMethod", "Scheme", "register_algorithm", "register_gradient", "register_objective", "register_scheme", "register_strategy",
+    "Gradient", "RecoveryMethod", "Scheme", "register_algorithm", "register_gradient",
+    "register_objective", "register_scheme", "register_strategy",
     # errors
     "SubbyteError", "CalibrationError", "CapabilityError", "CheckpointError", "ConfigError", "DataTypeError",
     "EvaluationError", "KernelError", "ModelError", "RecoveryError", "TuningError", "UnseenOpError",

@@ -20,6 +20,8 @@ class Gradient(BaseModel, ABC):
 
     Class attributes:
         learns: which of `scale` and `zero_point` it has gradients of: they become parameters.
+        follows_weight: whether a weight's range, where it is not learned, is found anew whenever the weight changes, by
+            the algorithm of its spec, as in `mean_abs` of XNOR-Net; else it stays what `start` says.
 
     Raises:
         ConfigError: an unknown option or a wrong value.
@@ -29,6 +31,7 @@ class Gradient(BaseModel, ABC):
 
     name: ClassVar[str] = ""
     learns: ClassVar[tuple[str, ...]] = ()
+    follows_weight: ClassVar[bool] = True
 
     def __init__(self, **options: Any) -> None:
         try:

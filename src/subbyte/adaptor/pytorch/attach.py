@@ -202,7 +202,7 @@ def note_weight_sqnr(state: QuantizationState, module: PreparedWeighted) -> None
         return
     state.weights_measured[module.op_name] = seen
     weight = weight_to_quantize(module)
-    packed = QuantizedTensor.from_float(weight, module.weight_quantizer.params, module.weight_spec)
+    packed = QuantizedTensor.from_float(weight, module.weight_quantizer.params_of(weight), module.weight_spec)
     parts = ((weight[rows] if weight.ndim else weight, piece.dequantize()) for rows, piece in packed.pieces())
     state.weight_sqnr[module.op_name] = sqnr(parts)
 

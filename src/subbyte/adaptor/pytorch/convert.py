@@ -122,7 +122,7 @@ def _key(module: Any) -> Shared:
     stored = [x for x in (params.scale, params.zero_point) if x is not None]
     # A method that recovers accuracy may give each op scales of its own.
     digests = [sha256(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()).hexdigest() for x in stored]
-    return (id(owner), module.weight_spec, *digests)
+    return (id(owner), module.weight_spec, module.weight_quantizer.gradient, *digests)
 
 
 def packed_weights(model: nn.Module) -> dict[str, Any]:

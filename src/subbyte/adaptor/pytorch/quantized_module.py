@@ -166,7 +166,7 @@ class PreparedWeighted(WeightedModule):
         if not self.quantizes:
             return self.weight
         if self.training:
-            return self.weight_quantizer.fake(self.weight).to(self.row_dtype)
+            return self.fake_weight(self.weight, None).to(self.row_dtype)
         return self.operand().values(self.weight_spec, self.handler).to(self.row_dtype)
 
     @property
@@ -191,6 +191,7 @@ class PreparedWeighted(WeightedModule):
 
     def fake_weight(self, weight: Tensor, norm: FoldedBatchNorm | None) -> Tensor:
         """The fake-quantized weight; a per-tensor one is folded, quantized and unfolded."""
+        weight = self.weight_quantizer.reparametrized(weight)
         if norm is None or not folds_first(self.weight_spec):
             return self.weight_quantizer.fake(weight)
         factor, _ = norm.factor_and_bias(None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -20,7 +20,16 @@ from subbyte.spec import QuantParams, TensorSpec
 
 
 class Gradient(Protocol):
-    """How a quantizer computes in training, and what gradients it gives."""
+    """How a quantizer computes in training, and what gradients it gives.
+
+    Class attributes:
+        follows_weight: whether a weight's range, where it is not learned, is found anew whenever the weight changes.
+    """
+
+    follows_weight: ClassVar[bool]
+
+    def reparametrized(self, weight: Tensor) -> Tensor:
+        """What of a weight is quantized, in training and in eval()."""
 
     def fake_quantize(self, x: Tensor, params: QuantParams, spec: TensorSpec, values: float) -> Tensor:
         """The quantized value of x, in its shape and dtype.
