@@ -180,9 +180,7 @@ def affine_fake_quantize_backward(
     Sums are taken in float64 in an order that does not depend on the number of threads. Fp32, of the shapes of x, scale
     and zero_point.
     """
-    of_x, of_scale, of_zero_point = torch.ops.subbyte.affine_fake_quantize_backward(
-        gradient, x, scale, zero_point, low, high, group_size
-    )
+    of_x, of_scale, of_zero_point = _BACKWARD(gradient, x, scale, zero_point, low, high, group_size)
     return of_x, of_scale, of_zero_point
 
 
@@ -223,10 +221,11 @@ define(
 def _learned_fake_quantize(
     x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, size: int, factor: float
 ) -> Tensor:
-    return affine_fake_quantize(x, scale, _code(zero_point, low, high), low, high, size)
+    return affine_fake_quantize(x, scale, nearest_code(zero_point, low, high), low, high, size)
 
 
-def _code(zero_point: Tensor, low: int, high: int) -> Tensor:
+def nearest_code(zero_point: Tensor, low: int, high: int) -> Tensor:
+    """A zero point as int32: one of fp32 rounded, and kept inside low..high."""
     if not zero_point.is_floating_point():
         return zero_point
     return zero_point.round().clamp(low, high).to(torch.int32)
@@ -241,7 +240,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     x, scale, zero_point = ctx.saved_tensors
     low, high, size = ctx.grid
-    found = affine_fake_quantize_backward(gradient, x, scale, _code(zero_point, low, high), low, high, size)
+    found = affine_fake_quantize_backward(gradient, x, scale, nearest_code(zero_point, low, high), low, high, size)
     of_x, of_scale, of_zero_point = found
     return of_x, of_scale * ctx.factor, of_zero_point if ctx.learns_zero_point else None, None, None, None, None
 
@@ -256,4 +255,5 @@ define_differentiable(
 
 # Every forward calls these, most of them with few values: looking them up would take a good part of the time.
 _SNAP, _FAKE_QUANTIZE = torch.ops.subbyte.affine_snap.default, torch.ops.subbyte.affine_fake_quantize.default
+_BACKWARD = torch.ops.subbyte.affine_fake_quantize_backward.default
 _LEARNED = torch.ops.subbyte.learned_fake_quantize.default

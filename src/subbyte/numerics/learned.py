@@ -1,5 +1,7 @@
 """Fake-quantizing with a scale and a zero point that are learned."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -36,8 +38,28 @@ def learned_fake_quantize(
     """
     if not is_built_in_affine(scheme_of(spec)):
         raise ConfigError(f"a learned scale needs an integer type of scheme sym or asym, not {spec}")
-    size = spec.granularity.group_size
-    values = kernels.learned_fake_quantize(
-        as_dtype(x, torch.float32), scale, zero_point, spec.qmin, spec.qmax, size, factor
-    )
+    x_, grid = as_dtype(x, torch.float32), (spec.qmin, spec.qmax, spec.granularity.group_size)
+    if torch.compiler.is_compiling():  # it sees the operator whole
+        values = kernels.learned_fake_quantize(x_, scale, zero_point, *grid, factor)
+    else:
+        values = _Learned.apply(x_, scale, zero_point, grid, factor)  # type: ignore[no-untyped-call]
     return as_dtype(values, x.dtype)
+
+
+class _Learned(torch.autograd.Function):
+    """`kernels.learned_fake_quantize`, whose registered gradient costs ten times as much Python at every call."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor, grid: tuple[int, int, int], factor: float
+    ) -> Tensor:
+        code = kernels.nearest_code(zero_point, grid[0], grid[1])
+        ctx.save_for_backward(x, scale, code)
+        ctx.grid, ctx.factor, ctx.learns_zero_point = grid, factor, zero_point.is_floating_point()
+        return kernels.affine_fake_quantize(x, scale, code, *grid)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, scale, code = ctx.saved_tensors
+        of_x, of_scale, of_zero = kernels.affine_fake_quantize_backward(gradients[0], x, scale, code, *ctx.grid)
+        return of_x, of_scale.mul_(ctx.factor), of_zero if ctx.learns_zero_point else None, None, None
