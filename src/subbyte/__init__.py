@@ -22,6 +22,7 @@ from subbyte.errors import (
     ModelError,
     RecoveryError,
     SubbyteError,
+    TrainingError,
     TuningError,
     UnseenOpError,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "register_objective", "register_scheme", "register_strategy",
     # errors
     "SubbyteError", "CalibrationError", "CapabilityError", "CheckpointError", "ConfigError", "DataTypeError",
-    "EvaluationError", "KernelError", "ModelError", "RecoveryError", "TuningError", "UnseenOpError",
+    "EvaluationError", "KernelError", "ModelError", "RecoveryError", "TrainingError", "TuningError",
+    "UnseenOpError",
 ]  # fmt: skip
 __version__ = "0.1.0"

@@ -58,7 +58,7 @@ def _affine_fake_quantize_backward(
     of_x = torch.empty_like(steps).copy_(torch.where(inside, gradient, 0.0))
     of_scale = gradient * torch.where(inside, steps - x / spread_scale, steps)
     of_zero_point = torch.where(inside, 0.0, -(gradient * spread_scale))
-    return of_x, _sum_to(of_scale, scale, group_size), _sum_to(of_zero_point, zero_point, group_size)
+    return of_x, sum_to(of_scale, scale, group_size), sum_to(of_zero_point, zero_point, group_size)
 
 
 def _snapped(
@@ -90,7 +90,7 @@ def _spread(parameter: Tensor, shape: Sequence[int], group_size: int) -> Tensor:
     return parameter
 
 
-def _sum_to(terms: Tensor, parameter: Tensor, group_size: int) -> Tensor:
+def sum_to(terms: Tensor, parameter: Tensor, group_size: int) -> Tensor:
     """The sums of the terms that share a parameter, in its shape."""
     if parameter.numel() == 1:
         return terms.sum(dtype=torch.float64).float().reshape(parameter.shape)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from subbyte.kernels.quantize import REACH
-from subbyte.numerics import expand, scheme_of
+from subbyte.kernels.quantize import REACH, sum_to
+from subbyte.numerics import scheme_of
 from subbyte.spec import QuantParams, TensorSpec
 
 
@@ -88,10 +88,10 @@ class _BySlopes(torch.autograd.Function):
         spread, grid = scheme.scale(params, x.shape, spec), scheme.snap(x, params, spec)
         at = Point(x, spread, grid, (x - grid * spread).abs() <= spread * (scheme.reach(spec) * REACH / 0.5))
         slopes = ctx.back(gradients[0], at, spec)
-        of_scale = None if slopes.scale is None else sum_to(slopes.scale * ctx.factor, scale, spec)
-        of_zero = (
-            None if slopes.zero_point is None or zero_point is None else sum_to(slopes.zero_point, zero_point, spec)
-        )
+        size = spec.granularity.group_size
+        of_scale = None if slopes.scale is None else sum_to(slopes.scale * ctx.factor, scale, size)
+        of_zero = slopes.zero_point
+        of_zero = None if of_zero is None or zero_point is None else sum_to(of_zero, zero_point, size)
         return slopes.x, of_scale, of_zero, None, None, None
 
 
@@ -99,14 +99,3 @@ def _params(scale: Tensor, zero_point: Tensor | None, spec: TensorSpec) -> Quant
     if zero_point is None or not zero_point.is_floating_point():
         return QuantParams(scale, zero_point)
     return QuantParams(scale, zero_point.round().clamp(spec.qmin, spec.qmax).to(torch.int32))
-
-
-def sum_to(terms: Tensor, parameter: Tensor, spec: TensorSpec) -> Tensor:
-    """The sums of the terms that share a parameter, in its shape."""
-    if parameter.numel() == 1:
-        return terms.sum(dtype=torch.float64).to(parameter.dtype).reshape(parameter.shape)
-    with torch.enable_grad():  # the way back of expand is that sum
-        source = torch.zeros_like(parameter, dtype=torch.float64, requires_grad=True)
-        spread = expand(source, terms.shape, spec).expand(terms.shape)
-    (sums,) = torch.autograd.grad(spread, source, terms.double())
-    return sums.to(parameter.dtype)
