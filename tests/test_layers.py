@@ -8,7 +8,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "subbyte"
 # From the bottom up; `errors` stands below all, the public modules above.
 LAYERS = ["errors", "dtypes", "spec", "kernels", "numerics", "calibration", "capability", "config", "adaptor",
-          "algorithms", "tuning", "report", "export", "quantization", "cli"]  # fmt: skip
+          "algorithms", "training", "tuning", "report", "export", "quantization", "cli"]  # fmt: skip
 
 
 def _layer(path: Path) -> str:

@@ -4,7 +4,12 @@ from subbyte.adaptor.pytorch.kernels import use_kernels
 from subbyte.algorithms import RecoveryMethod, register_algorithm
 from subbyte.calibration import quantize_tensor
 from subbyte.capability import Capability, load_capability
-from subbyte.config import AccuracyCriterion, PostTrainingQuantConfig, TuningCriterion
+from subbyte.config import (
+    AccuracyCriterion,
+    PostTrainingQuantConfig,
+    QuantizationAwareTrainingConfig,
+    TuningCriterion,
+)
 from subbyte.dtypes import DataType, dtype, register_dtype
 from subbyte.errors import (
     CalibrationError,
@@ -17,30 +22,45 @@ from subbyte.errors import (
     ModelError,
     RecoveryError,
     SubbyteError,
+    TrainingError,
     TuningError,
     UnseenOpError,
 )
 from subbyte.export.checkpoint import load, save
 from subbyte.export.exchange import export_checkpoint, import_checkpoint
 from subbyte.numerics import QuantizedTensor, Scheme, register_scheme
-from subbyte.quantization import convert, fit, prepare, quantize, query_fw_capability, tune, tuning_result, weights
+from subbyte.quantization import (
+    convert,
+    fit,
+    prepare,
+    prepare_qat,
+    quantize,
+    query_fw_capability,
+    tune,
+    tuning_result,
+    weights,
+)
 from subbyte.report import Comparison, compare, explain, summary
 from subbyte.spec import OpConfig, QuantParams, TensorSpec, TuneConfig
+from subbyte.training import Gradient, TrainingRules, register_gradient
 from subbyte.tuning import TuneResult, register_objective, register_strategy
 
 __all__ = [
     # the job
-    "quantize", "tune", "tuning_result", "TuneResult", "prepare", "convert", "fit", "save", "load", "summary",
-    "explain", "weights", "use_kernels", "compare", "Comparison", "export_checkpoint", "import_checkpoint",
+    "quantize", "tune", "tuning_result", "TuneResult", "prepare", "prepare_qat", "convert", "fit", "save", "load",
+    "summary", "explain", "weights", "use_kernels", "compare", "Comparison", "export_checkpoint", "import_checkpoint",
     # data types and tensors
     "DataType", "dtype", "register_dtype", "QuantizedTensor", "quantize_tensor",
     # what is asked, and what can be
-    "Capability", "load_capability", "query_fw_capability", "OpConfig", "PostTrainingQuantConfig", "QuantParams",
+    "Capability", "load_capability", "query_fw_capability", "OpConfig", "PostTrainingQuantConfig",
+    "QuantizationAwareTrainingConfig", "TrainingRules", "QuantParams",
     "TensorSpec", "TuneConfig", "AccuracyCriterion", "TuningCriterion",
     # open registries
-    "RecoveryMethod", "Scheme", "register_algorithm", "register_objective", "register_scheme", "register_strategy",
+    "Gradient", "RecoveryMethod", "Scheme", "register_algorithm", "register_gradient",
+    "register_objective", "register_scheme", "register_strategy",
     # errors
     "SubbyteError", "CalibrationError", "CapabilityError", "CheckpointError", "ConfigError", "DataTypeError",
-    "EvaluationError", "KernelError", "ModelError", "RecoveryError", "TuningError", "UnseenOpError",
+    "EvaluationError", "KernelError", "ModelError", "RecoveryError", "TrainingError", "TuningError",
+    "UnseenOpError",
 ]  # fmt: skip
 __version__ = "0.1.0"

@@ -105,5 +105,9 @@ class TuningError(ConfigError):
     """What is asked of tuning has no meaning, or its study is of another model."""
 
 
+class TrainingError(SubbyteError):
+    """Training that went wrong: a loss or a learned scale that is no longer finite."""
+
+
 class EvaluationError(SubbyteError):
     """An evaluation returned no usable metric."""

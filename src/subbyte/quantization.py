@@ -10,14 +10,15 @@ from subbyte.adaptor import TunableModel
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
 from subbyte.adaptor.pytorch.batch import batches
 from subbyte.adaptor.pytorch.convert import convert, convert_in_place, packed_weights
-from subbyte.adaptor.pytorch.modes import evaluating
+from subbyte.adaptor.pytorch.modes import evaluating, take_modes
 from subbyte.algorithms import RecoveryMethod, as_methods
 from subbyte.algorithms import recover as recover_in_place
 from subbyte.capability import Capability, load_capability
-from subbyte.config import PostTrainingQuantConfig, as_request
+from subbyte.config import PostTrainingQuantConfig, QuantizationAwareTrainingConfig, as_request
 from subbyte.errors import ConfigError, RecoveryError
 from subbyte.numerics import QuantizedTensor
 from subbyte.report.tuning.live import shown_live
+from subbyte.training import TrainingRules, train_by
 from subbyte.tuning import (
     DEFAULT_FILE,
     Accuracy,
@@ -33,7 +34,17 @@ from subbyte.tuning import (
 
 BUILT_IN = "pytorch_cpu"
 
-__all__ = ["convert", "fit", "prepare", "quantize", "query_fw_capability", "tune", "tuning_result", "weights"]
+__all__ = [
+    "convert",
+    "fit",
+    "prepare",
+    "prepare_qat",
+    "quantize",
+    "query_fw_capability",
+    "tune",
+    "tuning_result",
+    "weights",
+]
 
 
 def quantize(
@@ -95,6 +106,51 @@ def prepare(
     """
     config = as_request(config)
     return _recovered(model, config, data, first_last, capability, _methods(config, recover), seed, resume)
+
+
+def prepare_qat(
+    model: nn.Module,
+    config: Any,
+    data: Any = None,
+    *,
+    first_last: str | None = None,
+    capability: Any = None,
+    training: Any = None,
+    recover: Any = None,
+    seed: int = 0,
+) -> nn.Module:
+    """A prepared copy of a model, ready to be trained by any optimizer; then `convert` packs it.
+
+    In train() it fake-quantizes, each tensor by a gradient of its own; what those learn, scales above all, are
+    parameters of the model. In eval() it computes what the converted model will, bit for bit. BatchNorm statistics,
+    random state and modes are the model's, and so are the keys of its state_dict, beside those of quantizers.
+
+    Args:
+        model: float; not changed.
+        config: as for `quantize`, or a QuantizationAwareTrainingConfig. Ops that would be static are `quant_aware`,
+            as the capability lists it for training; those of a TuneConfig stay what it says.
+        data: calibration data, as for `quantize`: what training begins with.
+        first_last: the precision of the first and last layers, as in `"int8"`.
+        capability: as for `quantize`.
+        training: a TrainingRules, or its fields: which gradient each quantizer has, and where scales begin.
+        recover: methods that recover accuracy, as for `quantize`, as a better start; scales begin at theirs.
+        seed: of the randomness in these methods.
+
+    Returns:
+        the prepared model, its parts in the modes of the model's.
+
+    Raises:
+        SubbyteError: one of its kinds, if the request, the model or the data is not right.
+    """
+    request, rules = _for_training(as_request(config)), TrainingRules.of(training)
+    methods = _methods(request, recover)
+    kept = None if data is None else list(batches(data, _sampling_size(request)))
+    prepared = _recovered(model, request, kept, first_last, capability, methods, seed, None)
+    if methods:
+        rules = rules.model_copy(update={"start": None})
+        take_modes(prepared, model)
+    train_by(prepared, rules, kept or [])
+    return prepared
 
 
 def fit(
@@ -254,6 +310,14 @@ def weights(model: nn.Module) -> dict[str, QuantizedTensor]:
 def _searched(model: nn.Module, tunable: TunableModel, task: Task, limits: Limits) -> TuneResult:
     with evaluating(model), shown_live(task.accuracy, task.goal, limits) as live:
         return search_best(model, tunable, task, limits, live.watch, live.progress)
+
+
+def _for_training(request: Any) -> Any:
+    """A static request as one of ops that are trained."""
+    if not isinstance(request, PostTrainingQuantConfig) or request.approach != "static":
+        return request
+    given = {name: getattr(request, name) for name in request.model_fields_set if name != "approach"}
+    return QuantizationAwareTrainingConfig.model_construct(**given)
 
 
 def _methods(config: Any, asked: Any) -> list[RecoveryMethod]:

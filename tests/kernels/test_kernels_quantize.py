@@ -224,7 +224,7 @@ def test_they_are_well_behaved_operators(memory_format: torch.memory_format) -> 
     torch.library.opcheck(OPS.affine_quantize_pack.default, (*given_case, 4, True))
     torch.library.opcheck(OPS.affine_fake_quantize_backward.default, (torch.randn_like(x), *given_case))
     learned = [parameter.clone().float().requires_grad_() for parameter in given_case[:3]]
-    torch.library.opcheck(OPS.learned_fake_quantize.default, (*learned, -8, 7, 0))
+    torch.library.opcheck(OPS.learned_fake_quantize.default, (*learned, -8, 7, 0, 1.0))
 
 
 def test_learned_parameters_have_gradients_and_compile() -> None:

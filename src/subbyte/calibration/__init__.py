@@ -1,6 +1,6 @@
 """Calibration: statistics of what was seen, and the algorithms that turn them into scales."""
 
-from subbyte.calibration import kl, mean_abs, minmax, mse, percentile, twn  # noqa: F401  (they register themselves)
+from subbyte.calibration import kl, lsq, mean_abs, minmax, mse, percentile, twn  # noqa: F401  (they register themselves)
 from subbyte.calibration.calibrate import (
     calibrate_statistics,
     calibrate_tensor,

@@ -3,6 +3,7 @@
 from subbyte.config.alternatives import alternatives
 from subbyte.config.criteria import AccuracyCriterion, TuningCriterion
 from subbyte.config.post_training import PostTrainingQuantConfig
+from subbyte.config.quantization_aware import QuantizationAwareTrainingConfig
 from subbyte.config.request import as_request
 from subbyte.config.resolve import resolve
 from subbyte.config.shorthand import Shorthand, parse_shorthand
@@ -10,6 +11,7 @@ from subbyte.config.shorthand import Shorthand, parse_shorthand
 __all__ = [
     "AccuracyCriterion",
     "PostTrainingQuantConfig",
+    "QuantizationAwareTrainingConfig",
     "Shorthand",
     "TuningCriterion",
     "alternatives",

@@ -17,7 +17,7 @@ from subbyte.config.fields import parse_fields
 from subbyte.config.recipes import ENDS, read_recipes
 from subbyte.errors import ConfigError, nearest
 
-Approach = Literal["static", "dynamic", "weight_only", "auto"]
+Approach = Literal["static", "dynamic", "weight_only", "auto", "quant_aware"]
 Count = Annotated[int, Field(strict=True, gt=0)]
 
 
@@ -26,7 +26,7 @@ class PostTrainingQuantConfig(BaseModel):
 
     Args:
         approach: the mode of ops for which no other is asked; `auto` is static where the capability has
-            that for an op, else dynamic, else weight-only.
+            that for an op, else dynamic, else weight-only; `quant_aware` is static by what it has for training.
         precision: of all weighted ops and matmuls, as in `w4a8`; None is the capability's default.
         op_type_dict: by op type (or a regular expression that matches it whole), either a precision
             (`'w4a8'`, a section's name, `'fp32'`), which states the whole op, or fields, as in

@@ -150,7 +150,9 @@ class RuleBook:
         self._refuse_excluded(filter(None, (shorthand.weight, shorthand.activation)), source)
         fields: dict[str, Values] = {name: (value,) for name, value in shorthand.fields().items()}
         mode: str | None = shorthand.quant_mode
-        if mode == "static" and self._config.approach in ("dynamic", "auto"):
+        if mode == "static" and self._config.approach == "quant_aware":
+            mode = "quant_aware"  # a shorthand says nothing of training
+        elif mode == "static" and self._config.approach in ("dynamic", "auto"):
             # The approach was chosen, while a shorthand without ':dynamic' says nothing. A dynamic
             # activation keeps its default algorithm, which the approach 'auto' only knows later.
             mode = "dynamic" if self._config.approach == "dynamic" else None

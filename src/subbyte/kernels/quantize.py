@@ -58,7 +58,7 @@ def _affine_fake_quantize_backward(
     of_x = torch.empty_like(steps).copy_(torch.where(inside, gradient, 0.0))
     of_scale = gradient * torch.where(inside, steps - x / spread_scale, steps)
     of_zero_point = torch.where(inside, 0.0, -(gradient * spread_scale))
-    return of_x, _sum_to(of_scale, scale, group_size), _sum_to(of_zero_point, zero_point, group_size)
+    return of_x, sum_to(of_scale, scale, group_size), sum_to(of_zero_point, zero_point, group_size)
 
 
 def _snapped(
@@ -90,7 +90,7 @@ def _spread(parameter: Tensor, shape: Sequence[int], group_size: int) -> Tensor:
     return parameter
 
 
-def _sum_to(terms: Tensor, parameter: Tensor, group_size: int) -> Tensor:
+def sum_to(terms: Tensor, parameter: Tensor, group_size: int) -> Tensor:
     """The sums of the terms that share a parameter, in its shape."""
     if parameter.numel() == 1:
         return terms.sum(dtype=torch.float64).float().reshape(parameter.shape)
@@ -180,17 +180,18 @@ def affine_fake_quantize_backward(
     Sums are taken in float64 in an order that does not depend on the number of threads. Fp32, of the shapes of x, scale
     and zero_point.
     """
-    of_x, of_scale, of_zero_point = torch.ops.subbyte.affine_fake_quantize_backward(
-        gradient, x, scale, zero_point, low, high, group_size
-    )
+    of_x, of_scale, of_zero_point = _BACKWARD(gradient, x, scale, zero_point, low, high, group_size)
     return of_x, of_scale, of_zero_point
 
 
 def learned_fake_quantize(
-    x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, group_size: int = 0
+    x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, group_size: int = 0, factor: float = 1.0
 ) -> Tensor:
-    """`affine_fake_quantize` with those gradients; zero_point is fp32 and rounded to the nearest code first."""
-    values: Tensor = torch.ops.subbyte.learned_fake_quantize(x, scale, zero_point, low, high, group_size)
+    """`affine_fake_quantize` with those gradients, the scale's multiplied by `factor`.
+
+    A zero point of fp32 is learned, and rounded to the nearest code first; one of int32 is not.
+    """
+    values: Tensor = _LEARNED(x, scale, zero_point, low, high, group_size, factor)
     return values
 
 
@@ -217,25 +218,35 @@ define(
 )
 
 
-def _learned_fake_quantize(x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, size: int) -> Tensor:
-    return affine_fake_quantize(x, scale, _code(zero_point, low, high), low, high, size)
+def _learned_fake_quantize(
+    x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, size: int, factor: float
+) -> Tensor:
+    return affine_fake_quantize(x, scale, nearest_code(zero_point, low, high), low, high, size)
 
 
-def _code(zero_point: Tensor, low: int, high: int) -> Tensor:
+def nearest_code(zero_point: Tensor, low: int, high: int) -> Tensor:
+    """A zero point as int32: one of fp32 rounded, and kept inside low..high."""
+    if not zero_point.is_floating_point():
+        return zero_point
     return zero_point.round().clamp(low, high).to(torch.int32)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, scale, zero_point, *ctx.rest = inputs
-    ctx.save_for_backward(x, scale, _code(zero_point, ctx.rest[0], ctx.rest[1]))
+    x, scale, zero_point, *ctx.grid, ctx.factor = inputs
+    ctx.learns_zero_point = zero_point.is_floating_point()
+    ctx.save_for_backward(x, scale, zero_point)
 
 
 def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    return (*affine_fake_quantize_backward(gradient, *ctx.saved_tensors, *ctx.rest), None, None, None)
+    x, scale, zero_point = ctx.saved_tensors
+    low, high, size = ctx.grid
+    found = affine_fake_quantize_backward(gradient, x, scale, nearest_code(zero_point, low, high), low, high, size)
+    of_x, of_scale, of_zero_point = found
+    return of_x, of_scale * ctx.factor, of_zero_point if ctx.learns_zero_point else None, None, None, None, None
 
 
 define_differentiable(
-    f"learned_fake_quantize({_ARGUMENTS}) -> Tensor",
+    f"learned_fake_quantize({_ARGUMENTS}, float factor) -> Tensor",
     _learned_fake_quantize,
     _like,
     setup_context=_keep,
@@ -244,3 +255,5 @@ define_differentiable(
 
 # Every forward calls these, most of them with few values: looking them up would take a good part of the time.
 _SNAP, _FAKE_QUANTIZE = torch.ops.subbyte.affine_snap.default, torch.ops.subbyte.affine_fake_quantize.default
+_BACKWARD = torch.ops.subbyte.affine_fake_quantize_backward.default
+_LEARNED = torch.ops.subbyte.learned_fake_quantize.default

@@ -83,6 +83,11 @@ class OpConfig:
             )
 
     @property
+    def calibrates(self) -> bool:
+        """Whether the ranges of its inputs come from calibration, to stay or to be trained."""
+        return self.quant_mode in ("static", "quant_aware")
+
+    @property
     def is_float(self) -> bool:
         """Whether nothing of the op is quantized."""
         return all(spec is None or spec.is_float for spec in (self.weight, self.activation, self.output))

@@ -19,7 +19,7 @@ from subbyte.adaptor.pytorch.reads import EVERYWHERE, Read, quantized_activation
 from subbyte.adaptor.pytorch.recurrent import QuantizedRecurrent, add_projections, projections, remove_projections
 from subbyte.adaptor.pytorch.state import QuantizationState
 from subbyte.adaptor.pytorch.swap import swap, unswap
-from subbyte.adaptor.pytorch.weight import WeightQuantizer, fold_into, folds_first
+from subbyte.adaptor.pytorch.weight import WeightQuantizer, weight_to_quantize
 from subbyte.errors import ConfigError, ModelError
 from subbyte.numerics import QuantizedTensor, sqnr
 from subbyte.spec import OpConfig, TensorSpec
@@ -76,7 +76,7 @@ def detach(model: nn.Module, state: QuantizationState, name: str) -> None:
 
 def _has_functional(state: QuantizationState) -> bool:
     # Of a model with static activations a way not yet seen may hold some: it must not run float unnoticed.
-    if any(_is_quantized(config) and config.quant_mode == "static" for config in state.config.op.values()):
+    if any(_is_quantized(config) and config.calibrates for config in state.config.op.values()):
         return True
     functions = (op for op in state.graph if op.kind == "function" and op.quantizable)
     return any(_is_quantized(state.requested(op.info.key)) for op in functions)
@@ -189,11 +189,7 @@ def unfold_norm(state: QuantizationState, module: Any) -> None:
 
 
 def _calibrate_weight(state: QuantizationState, module: Any) -> None:
-    weight, spec = module.weight.detach(), module.weight_spec
-    if module.norm and folds_first(spec):
-        factor, _ = module.norm[0].factor_and_bias(None)
-        weight = fold_into(weight, factor, module.handler)
-    module.weight_quantizer.calibrate(weight)
+    module.weight_quantizer.calibrate(weight_to_quantize(module))
     state.weights_measured.pop(module.op_name, None)
     note_weight_sqnr(state, module)
 
@@ -205,10 +201,8 @@ def note_weight_sqnr(state: QuantizationState, module: PreparedWeighted) -> None
     if seen is not None and state.weights_measured.get(module.op_name) == seen:
         return
     state.weights_measured[module.op_name] = seen
-    if module.norm and folds_first(module.weight_spec):
-        factor, _ = module.norm[0].factor_and_bias(None)
-        weight = fold_into(weight, factor, module.handler)
-    packed = QuantizedTensor.from_float(weight, module.weight_quantizer.params, module.weight_spec)
+    weight = weight_to_quantize(module)
+    packed = QuantizedTensor.from_float(weight, module.weight_quantizer.params_of(weight), module.weight_spec)
     parts = ((weight[rows] if weight.ndim else weight, piece.dequantize()) for rows, piece in packed.pieces())
     state.weight_sqnr[module.op_name] = sqnr(parts)
 

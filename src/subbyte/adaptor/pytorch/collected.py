@@ -82,7 +82,7 @@ def covers(kind: Kind, other: Kind) -> bool:
 def kind_of(config: OpConfig) -> Kind | None:
     """What an op's inputs collect; None where they have no static range."""
     spec = config.activation
-    return None if config.quant_mode != "static" or spec is None or spec.is_float else _kind(spec)
+    return None if not config.calibrates or spec is None or spec.is_float else _kind(spec)
 
 
 def _kind(spec: TensorSpec) -> Kind:

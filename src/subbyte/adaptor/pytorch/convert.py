@@ -86,6 +86,7 @@ def finish(model: nn.Module, state: QuantizationState) -> None:
             AbsorbedBatchNorm.absorb(module)
     for quantizer in state.static_quantizers():
         quantizer.statistics = None
+        quantizer.settle()
     if state.found_later == {}:
         find_nothing_later(model, state)
     state.converted = True
@@ -121,7 +122,7 @@ def _key(module: Any) -> Shared:
     stored = [x for x in (params.scale, params.zero_point) if x is not None]
     # A method that recovers accuracy may give each op scales of its own.
     digests = [sha256(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()).hexdigest() for x in stored]
-    return (id(owner), module.weight_spec, *digests)
+    return (id(owner), module.weight_spec, module.weight_quantizer.gradient, *digests)
 
 
 def packed_weights(model: nn.Module) -> dict[str, Any]:

@@ -16,3 +16,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes.items():
             module.training = training
+
+
+def take_modes(model: nn.Module, other: nn.Module) -> None:
+    """Put the parts of a model in the modes of those of the same name in another."""
+    modes = {name: module.training for name, module in other.named_modules()}
+    for name, module in model.named_modules():
+        while name not in modes:
+            name = name.rpartition(".")[0]  # a part of its own goes with what it is in
+        module.training = modes[name]

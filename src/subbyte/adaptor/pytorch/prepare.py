@@ -149,7 +149,7 @@ def _split(config: TuneConfig, found: list[OpInfo]) -> tuple[TuneConfig, dict[st
 def _check_needs_no_data(config: TuneConfig) -> None:
     for (name, _), op_config in config.op.items():
         activation = op_config.activation
-        if op_config.quant_mode == "static" and activation is not None and not activation.is_float:
+        if op_config.calibrates and activation is not None and not activation.is_float:
             raise CalibrationError(
                 f"op {name!r} has static activations ({activation}), which need calibration data; pass data, or "
                 "ask for dynamic ('w4a8:dynamic') or weight-only ('w4') quantization"

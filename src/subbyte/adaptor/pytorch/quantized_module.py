@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from subbyte.adaptor.pytorch import awaited
 from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
 from subbyte.adaptor.pytorch.inputs import InputQuantizers, quantized, snapped
+from subbyte.adaptor.pytorch.made_again import made_again
 from subbyte.adaptor.pytorch.modules import ModuleHandler, WeightedHandler
 from subbyte.adaptor.pytorch.number_format import KeepsFormat
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
@@ -166,7 +168,7 @@ class PreparedWeighted(WeightedModule):
         if not self.quantizes:
             return self.weight
         if self.training:
-            return self.weight_quantizer.fake(self.weight).to(self.row_dtype)
+            return self.fake_weight(self.weight, None).to(self.row_dtype)
         return self.operand().values(self.weight_spec, self.handler).to(self.row_dtype)
 
     @property
@@ -178,19 +180,22 @@ class PreparedWeighted(WeightedModule):
         """Float arithmetic: on float values while calibrating, on fake-quantized ones in training."""
         if quantizer is None and self.input_quantizers.run.phase == "observe":
             check_finite(x, self.op_name)
-        x = quantized(x, quantizer)
+        given, x = x, quantized(x, quantizer)
         weight = self.weight
         norm = None if self.input_quantizers.run.phase == "observe" else self.folded_norm
         factor, bias = (None, getattr(self, "bias", None)) if norm is None or norm.training else folded(self, norm)
         if self.quantizes:
             weight = self.fake_weight(weight, norm)
-        y = self.handler.apply(self, x, weight.to(x.dtype if x.is_floating_point() else self.row_dtype), *extra)
+        weight = weight.to(x.dtype if x.is_floating_point() else self.row_dtype)
+        with made_again(x, partial(quantized, given.detach(), quantizer)):
+            y = self.handler.apply(self, x, weight, *extra)
         if factor is not None:
             y = y * self.handler.over_output(factor).to(y.dtype)
         return y if bias is None else y + self.handler.over_output(bias).to(y.dtype)
 
     def fake_weight(self, weight: Tensor, norm: FoldedBatchNorm | None) -> Tensor:
         """The fake-quantized weight; a per-tensor one is folded, quantized and unfolded."""
+        weight = self.weight_quantizer.reparametrized(weight)
         if norm is None or not folds_first(self.weight_spec):
             return self.weight_quantizer.fake(weight)
         factor, _ = norm.factor_and_bias(None)

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from subbyte.adaptor.pytorch.learned_params import LearnsParams
 from subbyte.adaptor.pytorch.number_format import KeepsFormat
 from subbyte.adaptor.pytorch.phase import Run
 from subbyte.calibration import Statistics, algorithm_of, calibrate_statistics, params_of_tensor
@@ -18,7 +19,30 @@ from subbyte.numerics import Affine, Loss, Scheme, affine_snap, as_dtype, fake_q
 from subbyte.spec import QuantParams, TensorSpec
 
 
-class Quantizer(KeepsFormat, nn.Module):
+class Gradient(Protocol):
+    """How a quantizer computes in training, and what gradients it gives.
+
+    Class attributes:
+        follows_weight: whether a weight's range, where it is not learned, is found anew whenever the weight changes.
+    """
+
+    follows_weight: ClassVar[bool]
+
+    def reparametrized(self, weight: Tensor) -> Tensor:
+        """What of a weight is quantized, in training and in eval()."""
+
+    def fake_quantize(self, x: Tensor, params: QuantParams, spec: TensorSpec, values: float) -> Tensor:
+        """The quantized value of x, in its shape and dtype.
+
+        Args:
+            x: fp32, bf16 or fp16.
+            params: scale, and zero point; a zero point that is learned is fp32, and not yet rounded.
+            spec: how.
+            values: how many values of one sample share a scale.
+        """
+
+
+class Quantizer(KeepsFormat, LearnsParams):
     """Quantizes one tensor by parameters that are data: scale, zero point, and the range of codes.
 
     Args:
@@ -29,7 +53,8 @@ class Quantizer(KeepsFormat, nn.Module):
         max_grid: a bound of |grid value|.
         has_integer_grid: whether grid values are whole numbers.
         is_plain: whether it is affine with one scale.
-        training_rule: computes the quantized value in training, for gradients of its own; None is straight-through.
+        gradient: how it computes in training; None is straight-through inside the range.
+        training_rule: computes the quantized value in training instead, while a method that recovers accuracy works.
     """
 
     spec: TensorSpec
@@ -37,11 +62,8 @@ class Quantizer(KeepsFormat, nn.Module):
     max_grid: float
     has_integer_grid: bool
     is_plain: bool
+    gradient: Gradient | None = None
     training_rule: Callable[[Tensor], Tensor] | None = None
-    scale: Tensor
-    zero_point: Tensor
-    quant_min: Tensor
-    quant_max: Tensor
 
     def __init__(self, name: str, spec: TensorSpec) -> None:
         super().__init__()
@@ -55,7 +77,7 @@ class Quantizer(KeepsFormat, nn.Module):
 
     @property
     def params(self) -> QuantParams:
-        return QuantParams(self.scale, self.zero_point)
+        return QuantParams(self.current_scale(), self.current_zero_point())
 
     def _take(self, spec: TensorSpec) -> None:
         """Keep a spec and what follows from it, which every forward asks for."""
@@ -107,7 +129,7 @@ class Quantizer(KeepsFormat, nn.Module):
         # Scales take their shape from calibration; a loaded one may differ from the initial scalar.
         for name in ("scale", "zero_point"):
             stored = state_dict.get(prefix + name)
-            if stored is not None and stored.shape != getattr(self, name).shape:
+            if stored is not None and name in self._buffers and stored.shape != getattr(self, name).shape:
                 setattr(self, name, torch.empty_like(stored, device=self.scale.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -126,8 +148,8 @@ class Quantizer(KeepsFormat, nn.Module):
         """Scale (fp32), zero point, lowest and highest code of a plain quantizer."""
         # Straight from the dict: nn.Module's lookups cost as much as the arithmetic of a small tensor.
         buffers: Any = self._buffers
-        scale = as_dtype(buffers["scale"], torch.float32)
-        return scale, buffers["zero_point"], buffers["quant_min"], buffers["quant_max"]
+        scale = as_dtype(self.current_scale(), torch.float32)
+        return scale, self.current_zero_point(), buffers["quant_min"], buffers["quant_max"]
 
     def forward(self, x: Tensor) -> Tensor:
         """The value that x is quantized to, in x's dtype; in training by the rule that is set."""
@@ -142,7 +164,15 @@ class Quantizer(KeepsFormat, nn.Module):
     def fake(self, x: Tensor) -> Tensor:
         """The quantized value with a gradient."""
         rule = self.training_rule
-        return fake_quantize(x, self.params, self.spec) if rule is None else rule(x)
+        if rule is not None:
+            return rule(x)
+        if self.gradient is None:
+            return fake_quantize(x, self.params, self.spec)
+        return self.gradient.fake_quantize(x, self.training_params(), self.spec, self.values_of_a_scale(x))
+
+    def values_of_a_scale(self, x: Tensor) -> float:
+        """How many values of one sample of x share a scale."""
+        return x.numel() / max(self.scale.numel(), 1)
 
     def extra_repr(self) -> str:
         return f"{self.name}: {self.spec}"
@@ -167,6 +197,9 @@ class ActivationQuantizer(Quantizer):
         self.calibrated = False
         self.observed_shape: tuple[int, ...] = ()
         self.loss = Loss()
+
+    def values_of_a_scale(self, x: Tensor) -> float:
+        return super().values_of_a_scale(x) / max(x.shape[0], 1) if x.ndim else 1.0
 
     def observe(self, x: Tensor) -> None:
         """Take x into the statistics.
@@ -257,7 +290,10 @@ class DynamicQuantizer(Quantizer):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
-            return fake_quantize(x, self.params_for(x.detach().float()), self.spec)
+            params = self.params_for(x.detach().float())
+            if self.gradient is None:
+                return fake_quantize(x, params, self.spec)
+            return self.gradient.fake_quantize(x, params, self.spec, x.numel())
         grid, scale = self.snap(x)
         return as_dtype(grid.mul_(scale), x.dtype)
 
@@ -290,7 +326,11 @@ def _naming(op: str) -> Iterator[None]:
 
 
 def _write(quantizer: Quantizer, name: str, value: Tensor) -> None:
-    """Write a buffer in place where the shape allows, so that compiled code goes on seeing it."""
+    """Write a scale or zero point in place where the shape allows, so that compiled code goes on seeing it."""
+    if name in quantizer._parameters:
+        with torch.no_grad():
+            getattr(quantizer, name).copy_(value)
+        return
     buffer = cast(Tensor, quantizer._buffers[name])
     if buffer.shape == value.shape and buffer.dtype == value.dtype:
         buffer.copy_(value)

@@ -9,7 +9,7 @@ from torch import Tensor
 from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
 from subbyte.adaptor.pytorch.modules import WeightedHandler
 from subbyte.adaptor.pytorch.quantizer import Quantizer
-from subbyte.calibration import calibrate_tensor
+from subbyte.calibration import calibrate_tensor, params_of_tensor
 from subbyte.errors import CalibrationError
 from subbyte.numerics import QuantizedTensor, expand, scheme_of, to_blocks
 from subbyte.spec import QuantParams, TensorSpec
@@ -81,8 +81,24 @@ class WeightQuantizer(Quantizer):
 
     @property
     def params(self) -> QuantParams:
-        zero_point = self.zero_point if self.spec.dtype.kind == "integer" else None
-        return QuantParams(self.scale, zero_point)
+        zero_point = self.current_zero_point() if self.spec.dtype.kind == "integer" else None
+        return QuantParams(self.current_scale(), zero_point)
+
+    def reparametrized(self, weight: Tensor) -> Tensor:
+        """What of a weight is quantized: itself, unless its gradient says otherwise."""
+        return weight if self.gradient is None else self.gradient.reparametrized(weight)
+
+    def params_of(self, weight: Tensor) -> QuantParams:
+        """Scale and zero point of a weight as it is quantized: those that are set, unless they follow it."""
+        follows = self.gradient is not None and self.gradient.follows_weight and not self.learned
+        return params_of_tensor(weight.detach().float(), self.spec) if follows else self.params
+
+    def fake(self, x: Tensor) -> Tensor:
+        gradient = self.gradient
+        if self.training_rule is not None or gradient is None:
+            return super().fake(x)
+        params = self.training_params() if self.learned else self.params_of(x)
+        return gradient.fake_quantize(x, params, self.spec, self.values_of_a_scale(x))
 
     def operand(self, module: Any, handler: WeightedHandler, norm: FoldedBatchNorm | None) -> WeightOperand:
         """The weight of `module` ready for use; quantized again only when something changed."""
@@ -96,32 +112,42 @@ class WeightQuantizer(Quantizer):
 
     def _key(self, module: Any, norm: FoldedBatchNorm | None) -> tuple[Any, ...]:
         weight = module.weight
-        tensors = [weight, getattr(module, "bias", None), self._buffers["scale"], self._buffers["zero_point"]]
+        tensors = [weight, getattr(module, "bias", None), self.scale, self.zero_point]
         if norm is not None:
             tensors += norm.fold_inputs()
         # Where the weight lies, too: `weight.data = other` changes neither object nor version.
         versions = [tensor._version for tensor in tensors if tensor is not None]
-        return (self.spec, weight.data_ptr(), *map(id, tensors), *versions)
+        return (self.spec, self.gradient, weight.data_ptr(), *map(id, tensors), *versions)
 
     def _quantize(self, module: Any, handler: WeightedHandler, norm: FoldedBatchNorm | None) -> WeightOperand:
         factor, bias = folded(module, norm)
-        weight = module.weight.detach()
+        weight = self.reparametrized(module.weight.detach())
         if factor is not None and folds_first(self.spec):
             weight, factor = fold_into(weight, factor, handler), None
-        grid = scheme_of(self.spec).snap(weight.float().contiguous(), self.params, self.spec)
-        scale = output_scale(module, handler, self.params, self.spec, factor)
+        params = self.params_of(weight)
+        grid = scheme_of(self.spec).snap(weight.float().contiguous(), params, self.spec)
+        scale = output_scale(module, handler, params, self.spec, factor)
         bias = None if bias is None else handler.over_output(bias)
         return WeightOperand(grid, scale, bias, magnitude(grid, self.spec, handler), self.has_integer_grid)
 
     def packed(self, module: Any, handler: WeightedHandler, norm: FoldedBatchNorm | None) -> QuantizedTensor:
         """The weight as packed codes."""
         factor, _ = folded(module, norm)
-        weight = module.weight.detach()
+        weight = self.reparametrized(module.weight.detach())
         if factor is not None and folds_first(self.spec):
             weight = fold_into(weight, factor, handler)
-        params = self.params
+        params = self.params_of(weight)
         zero_point = None if params.zero_point is None else params.zero_point.clone()
         return QuantizedTensor.from_float(weight, QuantParams(params.scale.clone(), zero_point), self.spec)
+
+
+def weight_to_quantize(module: Any) -> Tensor:
+    """The weight of a prepared module as it is quantized: BatchNorm's factor in it where it is quantized with that."""
+    weight: Tensor = module.weight_quantizer.reparametrized(module.weight.detach())
+    if not (module.norm and folds_first(module.weight_spec)):
+        return weight
+    factor, _ = module.norm[0].factor_and_bias(None)
+    return fold_into(weight, factor, module.handler)
 
 
 def folds_first(spec: TensorSpec) -> bool:
