@@ -1,5 +1,7 @@
 """What is tried next, on spaces that are known."""
 
+from itertools import pairwise
+
 import numpy as np
 from fake import FLOAT, FakeModel, pair, search_of
 
@@ -49,6 +51,27 @@ def test_each_proposal_is_cheaper_than_the_best_so_far() -> None:
         (row,) = promises.best(1)
         assert choices.costs(row[None])[0] < choices.costs(first[None])[0]
         promises.learn(row, 0.02, met=False)
+
+
+def test_what_is_near_to_what_was_good_enough_comes_first() -> None:
+    names = [f"op{index}" for index in range(20)]
+    model = FakeModel(dict.fromkeys(names, 10), dict.fromkeys(names, 5.0), dict.fromkeys(names, RUNGS))
+    choices, promises = promises_of(search_of(model, max_loss=0.1))
+    errors = []
+    for _ in range(6):
+        (row,) = promises.best(1)
+        errors.append(float(np.square(choices.deviations(row[None])).sum() / 2))
+        promises.learn(row, 0.0, met=True)
+    assert all(one < other <= 2 * one * (1 + 1e-9) for one, other in pairwise(errors))
+
+
+def test_a_step_that_is_too_large_is_taken_where_there_is_no_smaller_one() -> None:
+    model = FakeModel({"a": 10}, {"a": 1.0}, {"a": (pair(8), pair(3), FLOAT)})
+    choices, promises = promises_of(search_of(model))
+    promises.learn(np.array([1]), 0.0, met=True)
+    assert choices.chosen(np.array([1])) == {("a", "Linear"): pair(8)}
+    (row,) = promises.best(1)
+    assert choices.chosen(row) == {("a", "Linear"): pair(3)}
 
 
 def test_where_all_fail_the_most_accurate_is_the_last() -> None:

@@ -9,7 +9,8 @@ from subbyte.tuning.loss_model import LossModel
 from subbyte.tuning.search import Search
 
 _WORTH = 1e-4  # of the widest model's cost: less is no promise
-_FAIR = 0.1  # chance: what has less is passed over, as the model is rough where much is lost
+_FAIR = 0.1  # chance: what has less is passed over
+_REACH = 2.0  # times the largest angle that was good enough: further off losses grow faster than angles
 _CLIMBS = 30
 
 
@@ -27,6 +28,7 @@ class Promises:
         self._frontier = choices.frontier()
         self._tried: set[bytes] = set()
         self._found: Row | None = None  # the cheapest that is good enough
+        self._reached = np.inf  # the largest angle that was good enough; before that nothing is too far
         self._safest = self._most_accurate()
 
     def _most_accurate(self) -> Row:
@@ -38,8 +40,12 @@ class Promises:
 
     def learn(self, row: Row, loss: float, *, met: bool) -> None:
         """Take in what came of a trial; of one that failed there is nothing to learn."""
+        deviation = self._choices.deviations(row[None])[0]
         if np.isfinite(loss):
-            self._losses = self._losses.having(self._choices.deviations(row[None])[0], loss)
+            self._losses = self._losses.having(deviation, loss)
+        if met:
+            reached = float(angle(deviation))
+            self._reached = reached if self._found is None else max(self._reached, reached)
         if met and (self._found is None or self._cost(row) < self._cost(self._found)):
             self._found = row
 
@@ -62,11 +68,16 @@ class Promises:
         return rows
 
     def _most_promising(self, losses: LossModel) -> Row | None:
-        """Sought on the frontier and around the best so far, and from there step by step."""
+        """The one within reach, or where none is, of all."""
+        near = self._sought(losses, _REACH * self._reached)
+        return self._sought(losses, np.inf) if near is None else near
+
+    def _sought(self, losses: LossModel, farthest: float) -> Row | None:
+        """Sought on the frontier and around the best so far, and from there step by step; of at most this angle."""
         rows = self._frontier if self._found is None else self._joined(self._frontier, self._found)
         found, most = None, _WORTH
         for _ in range(_CLIMBS):
-            savings = self._savings(rows, losses)
+            savings = self._savings(rows, losses, farthest)
             index = int(np.argmax(savings))
             if savings[index] <= most:
                 break
@@ -77,14 +88,15 @@ class Promises:
     def _joined(self, rows: Rows, row: Row) -> Rows:
         return np.concatenate([rows, self._choices.near(row)])
 
-    def _savings(self, rows: Rows, losses: LossModel) -> Vector:
-        """[m], expected, of what is untried and within the budgets; 0 of the rest."""
+    def _savings(self, rows: Rows, losses: LossModel, farthest: float) -> Vector:
+        """[m], expected, of what is untried, not too far and within the budgets; 0 of the rest."""
         costs = self._cost(self._safest if self._found is None else self._found) - self._choices.costs(rows)
-        open_ = (costs > _WORTH) & (self._choices.excess(rows) <= 0)
+        deviations = self._choices.deviations(rows)
+        open_ = (costs > _WORTH) & (self._choices.excess(rows) <= 0) & (angle(deviations) <= farthest)
         open_ &= np.array([row.tobytes() not in self._tried for row in rows], dtype=bool)
         savings: NDArray[np.float64] = np.zeros(len(rows))
         if open_.any():
-            chances = losses.chance(self._choices.deviations(rows[open_]))
+            chances = losses.chance(deviations[open_])
             savings[open_] = np.where(chances >= _FAIR, costs[open_] * chances, 0.0)
         return savings
 

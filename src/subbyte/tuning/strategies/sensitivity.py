@@ -18,8 +18,8 @@ def sensitivity(search: Search) -> Proposals:
 
     Each trial is then the configuration with the largest expected saving: what it costs less than the best so far,
     times the chance that its loss is tolerable, as the trials before say (`LossModel`). It is sought among those of
-    least cost for their error, and from there by steps of one op and exchanges of two. The search ends when no
-    configuration promises to save anything worth a trial.
+    least cost for their error, and from there by steps of one op and exchanges of two, first up to twice the
+    error that was good enough so far. The search ends when no configuration promises to save anything worth a trial.
     """
     among = {op.key: search.useful(op.key) for op in search.space.tunable}
     choices = Choices(search, deviations_of(search, among))
