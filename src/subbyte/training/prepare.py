@@ -56,6 +56,8 @@ def train_by(model: nn.Module, rules: TrainingRules, batches: Sequence[Batch] = 
     for each in found:
         each.quantizer.gradient = each.gradient
         each.quantizer.learn(*each.gradient.learns)
+        if each.gradient.scheduled:
+            each.quantizer.follow_progress()
         each.quantizer.train(each.quantizer.training)  # what is cached was computed of the buffers
 
 
