@@ -43,8 +43,9 @@ class InputMagnitude(nn.Module):
         """Of x [n, inputs, h, w], as the convolution's own."""
         magnitude = x.abs().mean(1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
         around = F.conv2d(magnitude, self.window, None, self.conv.stride, self.conv.padding, self.conv.dilation)
-        y: Tensor = self.conv(x / magnitude) * around
-        return y if self.bias is None else y + self.bias.view(-1, 1, 1)
+        bias = x.new_zeros(()) if self.bias is None else self.bias.view(-1, 1, 1).to(x.dtype)
+        # One operation, so that no rule for products or sums quantizes what is between.
+        return torch.addcmul(bias, self.conv(x / magnitude), around)
 
 
 def scale_by_input(model: nn.Module, data: Any, ops: Sequence[str] = ()) -> nn.Module:
