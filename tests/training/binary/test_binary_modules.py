@@ -70,7 +70,7 @@ def test_a_resnet_keeps_what_it_is() -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     changed = skip_per_convolution(model, x)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert [name for name, module in changed.named_modules() if isinstance(module, nn.Conv2d)][0] == "conv1"
+    assert next(name for name, module in changed.named_modules() if isinstance(module, nn.Conv2d)) == "conv1"
     assert sum(isinstance(module, Skip) for module in changed.modules()) == 18
     assert sum(p.numel() for p in changed.parameters()) == sum(p.numel() for p in model.parameters())
     assert not changed.training

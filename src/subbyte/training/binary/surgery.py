@@ -44,4 +44,3 @@ def put(model: nn.Module, name: str, module: nn.Module) -> None:
     """Put a module in the place of the one of that name."""
     parent, _, last = name.rpartition(".")
     setattr(model.get_submodule(parent), last, module)
-
