@@ -124,7 +124,8 @@ class _Op:
         """
         asked = asked_mode(rules, self._op)
         modes, listed = modes_of(self._request, asked), self._capability.modes(self._op.type)
-        if self._op.role == "weighted" and listed and not set(modes) & set(listed):
+        has_mode = any(self._capability.entries(self._op.type, mode) for mode in modes)
+        if self._op.role == "weighted" and listed and not has_mode:
             raise ConfigError(
                 f"{self}: {self._mode_source(asked)} asks for {' or '.join(modes)} mode, which "
                 f"{self._capability.name} does not list for {self._op.type} (it has {listing(listed)}), and nothing "

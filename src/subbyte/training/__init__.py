@@ -5,6 +5,7 @@ from subbyte.training.by_slopes import Point, Slopes
 from subbyte.training.gradient import Gradient
 from subbyte.training.monitor import Departure, RangeMonitor
 from subbyte.training.prepare import train_by
+from subbyte.training.progress import set_progress
 from subbyte.training.registry import as_gradient, register_gradient, registered_gradients
 from subbyte.training.rules import OpRules, TrainingRules
 
@@ -19,5 +20,6 @@ __all__ = [
     "as_gradient",
     "register_gradient",
     "registered_gradients",
+    "set_progress",
     "train_by",
 ]

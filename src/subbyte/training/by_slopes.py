@@ -21,12 +21,14 @@ class Point:
         scale: of each value, broadcastable against x.
         grid: what x / scale was snapped to: whole steps, or values of a table.
         inside: whether a value lies inside of the range, and was not clipped.
+        progress: of training, from 0 to 1, [] in fp32; None unless the gradient is scheduled.
     """
 
     x: Tensor
     scale: Tensor
     grid: Tensor
     inside: Tensor
+    progress: Tensor | None = None
 
     @property
     def steps(self) -> Tensor:
@@ -53,7 +55,12 @@ Back = Callable[[Tensor, Point, TensorSpec], Slopes]
 
 
 def fake_quantize_by_slopes(
-    x: Tensor, params: QuantParams, spec: TensorSpec, back: Back, factor: float = 1.0
+    x: Tensor,
+    params: QuantParams,
+    spec: TensorSpec,
+    back: Back,
+    factor: float = 1.0,
+    progress: Tensor | None = None,
 ) -> Tensor:
     """`dequantize(quantize(x))` in x's dtype, of any scheme.
 
@@ -63,8 +70,9 @@ def fake_quantize_by_slopes(
         spec: how.
         back: from the gradient of the result (fp32), and where it is asked for, to those of x, scale and zero point.
         factor: of the scale's gradient.
+        progress: of training, see Point.
     """
-    y: Tensor = _BySlopes.apply(x.float(), params.scale, params.zero_point, spec, back, factor)  # type: ignore[no-untyped-call]
+    y: Tensor = _BySlopes.apply(x.float(), params.scale, params.zero_point, progress, spec, back, factor)  # type: ignore[no-untyped-call]
     return y.to(x.dtype)
 
 
@@ -73,26 +81,34 @@ class _BySlopes(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor | None, spec: TensorSpec, back: Back, factor: float
+        ctx: Any,
+        x: Tensor,
+        scale: Tensor,
+        zero_point: Tensor | None,
+        progress: Tensor | None,
+        spec: TensorSpec,
+        back: Back,
+        factor: float,
     ) -> Tensor:
         scheme, params = scheme_of(spec), _params(scale, zero_point, spec)
-        ctx.save_for_backward(x, scale, zero_point)
+        ctx.save_for_backward(x, scale, zero_point, progress)
         ctx.spec, ctx.back, ctx.factor = spec, back, factor
         return scheme.snap(x, params, spec) * scheme.scale(params, x.shape, spec)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, scale, zero_point = ctx.saved_tensors
+        x, scale, zero_point, progress = ctx.saved_tensors
         spec: TensorSpec = ctx.spec
         scheme, params = scheme_of(spec), _params(scale, zero_point, spec)
         spread, grid = scheme.scale(params, x.shape, spec), scheme.snap(x, params, spec)
-        at = Point(x, spread, grid, (x - grid * spread).abs() <= spread * (scheme.reach(spec) * REACH / 0.5))
+        inside = (x - grid * spread).abs() <= spread * (scheme.reach(spec) * REACH / 0.5)
+        at = Point(x, spread, grid, inside, progress)
         slopes = ctx.back(gradients[0], at, spec)
         size = spec.granularity.group_size
         of_scale = None if slopes.scale is None else sum_to(slopes.scale * ctx.factor, scale, size)
         of_zero = slopes.zero_point
         of_zero = None if of_zero is None or zero_point is None else sum_to(of_zero, zero_point, size)
-        return slopes.x, of_scale, of_zero, None, None, None
+        return slopes.x, of_scale, of_zero, None, None, None, None
 
 
 def _params(scale: Tensor, zero_point: Tensor | None, spec: TensorSpec) -> QuantParams:

@@ -22,6 +22,7 @@ class Gradient(BaseModel, ABC):
         learns: which of `scale` and `zero_point` it has gradients of: they become parameters.
         follows_weight: whether a weight's range, where it is not learned, is found anew whenever the weight changes, by
             the algorithm of its spec, as in `mean_abs` of XNOR-Net; else it stays what `start` says.
+        scheduled: whether it changes while training goes on: `set_progress` then tells how far that is.
 
     Raises:
         ConfigError: an unknown option or a wrong value.
@@ -32,6 +33,7 @@ class Gradient(BaseModel, ABC):
     name: ClassVar[str] = ""
     learns: ClassVar[tuple[str, ...]] = ()
     follows_weight: ClassVar[bool] = True
+    scheduled: ClassVar[bool] = False
 
     def __init__(self, **options: Any) -> None:
         try:
@@ -69,6 +71,12 @@ class Gradient(BaseModel, ABC):
             values: how many values of one sample share a scale.
         """
         return fake_quantize_by_slopes(x, params, spec, self.slopes, self.scale_factor(spec, values))
+
+    def fake_quantize_at(
+        self, progress: Tensor, x: Tensor, params: QuantParams, spec: TensorSpec, values: float
+    ) -> Tensor:
+        """The same of a scheduled gradient; `progress` is from 0 to 1, [] in fp32."""
+        return fake_quantize_by_slopes(x, params, spec, self.slopes, self.scale_factor(spec, values), progress)
 
 
 def unlearnable(spec: TensorSpec) -> str:

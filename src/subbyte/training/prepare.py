@@ -48,14 +48,19 @@ def train_by(model: nn.Module, rules: TrainingRules, batches: Sequence[Batch] = 
         batches: calibration data, in which the scales of inputs begin.
 
     Raises:
-        ConfigError: a gradient has no meaning for the tensor it is asked for, or a key matches no op.
+        ConfigError: a gradient has no meaning for the tensor it is asked for, a key matches no op, or nothing is
+            quantized.
     """
     found = list(_quantizers(model, state_of(model), rules))
+    if not found:
+        raise ConfigError("the configuration quantizes nothing, so there is nothing to train; ask for 'w4a4', say")
     rules.check_names([each.op for each in found])
     _start(model, found, rules.start, batches)
     for each in found:
         each.quantizer.gradient = each.gradient
         each.quantizer.learn(*each.gradient.learns)
+        if each.gradient.scheduled:
+            each.quantizer.follow_progress()
         each.quantizer.train(each.quantizer.training)  # what is cached was computed of the buffers
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SerializeAsAny, StrictStr, ValidationError
 
 from subbyte.calibration import parse_algorithm
+from subbyte.dtypes import registered_dtypes
 from subbyte.errors import ConfigError, nearest
 from subbyte.spec import TensorSpec
 from subbyte.training.gradient import Gradient, unlearnable
@@ -34,8 +35,9 @@ class TrainingRules(BaseModel):
     Args:
         weight: of all weights.
         activation: of all activations.
+        types: by data type, `{"bint1": {"weight": ..., "activation": ...}}`; it beats what is said of all.
         ops: by op name, or a regular expression that matches it whole, `{"weight": ..., "activation": ...}`; later
-            entries beat earlier ones.
+            entries beat earlier ones, and all beat what is said of types.
         start: the calibration algorithm that finds the scales that learning begins with, as in `mse` (the least
             squared error) or `lsq` (the paper's); None keeps what the configuration's own found.
 
@@ -47,6 +49,7 @@ class TrainingRules(BaseModel):
 
     weight: Chosen | None = None
     activation: Chosen | None = None
+    types: dict[str, OpRules] = {}
     ops: dict[str, OpRules] = {}
     start: StrictStr | None = "mse"
 
@@ -55,6 +58,9 @@ class TrainingRules(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise ConfigError(f"training: {_explain(error)}") from None
+        for name in self.types:
+            if name not in registered_dtypes():
+                raise ConfigError(f"training: types: {name!r} is no data type{nearest(name, registered_dtypes())}")
         if self.start is not None:
             parse_algorithm(self.start)
 
@@ -79,7 +85,7 @@ class TrainingRules(BaseModel):
         Raises:
             ConfigError: the one that is asked for has no meaning for it.
         """
-        asked = getattr(self, slot)
+        asked = getattr(self.types.get(spec.dtype.name), slot, None) or getattr(self, slot)
         for pattern, rules in self.ops.items():
             if re.fullmatch(pattern, op) or pattern == op:
                 asked = getattr(rules, slot) or asked

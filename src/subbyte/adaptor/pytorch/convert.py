@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from subbyte.adaptor.pytorch.functional_mode import ScopedModule
 from subbyte.adaptor.pytorch.holders import other_holders
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
+from subbyte.adaptor.pytorch.quantizer import Quantizer
 from subbyte.adaptor.pytorch.state import QuantizationState, is_quantized, state_of
 from subbyte.adaptor.pytorch.structure import structure
 from subbyte.adaptor.pytorch.swap import swap
@@ -86,7 +87,8 @@ def finish(model: nn.Module, state: QuantizationState) -> None:
             AbsorbedBatchNorm.absorb(module)
     for quantizer in state.static_quantizers():
         quantizer.statistics = None
-        quantizer.settle()
+    for each in state.quantizers.values():
+        cast(Quantizer, each).settle()
     if state.found_later == {}:
         find_nothing_later(model, state)
     state.converted = True

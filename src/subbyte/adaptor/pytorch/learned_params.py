@@ -46,8 +46,13 @@ class LearnsParams(nn.Module):
             value = values[name].detach().clone()
             delattr(self, name)
             self.register_buffer(name, value)
-        if "smallest_scale" in self._buffers:
-            delattr(self, "smallest_scale")
+        for name in ("smallest_scale", "progress"):
+            if name in self._buffers:
+                delattr(self, name)
+
+    def follow_progress(self) -> None:
+        """Know how far training has come, as a buffer that a checkpoint keeps."""
+        self.register_buffer("progress", torch.zeros((), dtype=torch.float32))
 
     def current_scale(self) -> Tensor:
         """The scale to compute with: a learned one is at least `SMALLEST` of what it began with."""

@@ -41,6 +41,11 @@ class Gradient(Protocol):
             values: how many values of one sample share a scale.
         """
 
+    def fake_quantize_at(
+        self, progress: Tensor, x: Tensor, params: QuantParams, spec: TensorSpec, values: float
+    ) -> Tensor:
+        """The same, of one that changes with the progress of training."""
+
 
 class Quantizer(KeepsFormat, LearnsParams):
     """Quantizes one tensor by parameters that are data: scale, zero point, and the range of codes.
@@ -168,7 +173,14 @@ class Quantizer(KeepsFormat, LearnsParams):
             return rule(x)
         if self.gradient is None:
             return fake_quantize(x, self.params, self.spec)
-        return self.gradient.fake_quantize(x, self.training_params(), self.spec, self.values_of_a_scale(x))
+        return self.by_gradient(self.gradient, x, self.training_params(), self.values_of_a_scale(x))
+
+    def by_gradient(self, gradient: Gradient, x: Tensor, params: QuantParams, values: float) -> Tensor:
+        """The quantized value by a gradient; `values` of one sample share a scale."""
+        progress = self._buffers.get("progress")
+        if progress is None:
+            return gradient.fake_quantize(x, params, self.spec, values)
+        return gradient.fake_quantize_at(progress, x, params, self.spec, values)
 
     def values_of_a_scale(self, x: Tensor) -> float:
         """How many values of one sample of x share a scale."""
@@ -293,7 +305,7 @@ class DynamicQuantizer(Quantizer):
             params = self.params_for(x.detach().float())
             if self.gradient is None:
                 return fake_quantize(x, params, self.spec)
-            return self.gradient.fake_quantize(x, params, self.spec, x.numel())
+            return self.by_gradient(self.gradient, x, params, x.numel())
         grid, scale = self.snap(x)
         return as_dtype(grid.mul_(scale), x.dtype)
 

@@ -98,7 +98,7 @@ class WeightQuantizer(Quantizer):
         if self.training_rule is not None or gradient is None:
             return super().fake(x)
         params = self.training_params() if self.learned else self.params_of(x)
-        return gradient.fake_quantize(x, params, self.spec, self.values_of_a_scale(x))
+        return self.by_gradient(gradient, x, params, self.values_of_a_scale(x))
 
     def operand(self, module: Any, handler: WeightedHandler, norm: FoldedBatchNorm | None) -> WeightOperand:
         """The weight of `module` ready for use; quantized again only when something changed."""
