@@ -97,3 +97,11 @@ def test_real_weights() -> None:
     assert losses[-1] < losses[0]
     with torch.no_grad():
         assert torch.equal(subbyte.convert(prepared)(images), prepared.eval()(images))
+
+
+def test_eval_quantizes_what_training_does_of_a_weight() -> None:
+    prepared = subbyte.prepare_qat(randomized(SharedNet()), "w4a4", X, training={"weight": "dorefa"})
+    bounded = prepared.conv2.weight.detach().tanh()
+    want = (bounded / bounded.abs().max() * 7).round() / 7
+    torch.testing.assert_close(subbyte.weights(prepared)["conv2"].dequantize(), want)
+    assert torch.equal(prepared.conv2.operand().grid / 7, want)
