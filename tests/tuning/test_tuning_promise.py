@@ -3,8 +3,10 @@
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from fake import FLOAT, FakeModel, pair, search_of
 
+from subbyte.tuning.accuracy import Accuracy
 from subbyte.tuning.choices import Choices
 from subbyte.tuning.promise import Promises
 from subbyte.tuning.search import Search
@@ -82,3 +84,42 @@ def test_where_all_fail_the_most_accurate_is_the_last() -> None:
         promises.learn(last, float("inf"), met=False)
     assert last is not None
     assert not choices.deviations(last[None]).any()
+
+
+@pytest.mark.parametrize("scale", [1e-5, 1e-3, 1.0, 100.0])
+def test_absolute_losses_are_searched_alike_in_every_unit(scale: float) -> None:
+    search = search_small()
+    search.accuracy, search.baseline = Accuracy(0.01 * scale, "absolute"), {"metric": scale}
+    choices, promises = promises_of(search)
+    seen = []
+    while rows := promises.best(1):
+        error = float(np.square(choices.deviations(rows[0][None])).sum() / 2)
+        seen.append(choices.costs(rows[0][None])[0])
+        promises.learn(rows[0], scale * error, met=error <= 0.01)
+    assert len(seen) > 3
+    assert min(seen) < 0.2
+
+
+def test_without_a_failure_a_small_chance_is_worth_a_trial() -> None:
+    choices, promises = promises_of(search_small(max_loss=0.0))
+    (first,) = promises.best(1)
+    promises.learn(first, 0.0, met=True)
+    (second,) = promises.best(1)
+    assert choices.costs(second[None])[0] < choices.costs(first[None])[0]
+
+
+def test_of_what_errs_alike_the_dearest_is_the_safest() -> None:
+    names = {"a": 10, "b": 40}
+    search = search_of(FakeModel(names, dict.fromkeys(names, 0.0), alternatives=dict.fromkeys(names, RUNGS)))
+    choices, promises = promises_of(search)
+    assert choices.costs(promises._safest[None])[0] == 1.0
+
+
+def test_a_trial_that_failed_teaches_as_one_that_lost_all() -> None:
+    _, promises = promises_of(search_small())
+    (row,) = promises.best(1)
+    promises.learn(row, float("inf"), met=False)
+    _, other = promises_of(search_small())
+    other.best(1)
+    other.learn(row, 1.0, met=False)
+    assert [each.tolist() for each in promises.best(3)] == [each.tolist() for each in other.best(3)]

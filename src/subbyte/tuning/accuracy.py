@@ -114,6 +114,13 @@ class Accuracy:
         better = self.higher_is_better
         return better[name] if isinstance(better, Mapping) else better
 
+    def unit(self, baseline: Metrics) -> float:
+        """What losses are counted in: 1 where they are shares, else about as much as the float model's metrics are."""
+        if self.criterion == "relative" or not baseline:
+            return 1.0
+        sizes = [abs(value) for value in baseline.values()]
+        return max(sum(sizes) / len(sizes), self.max_loss) or 1.0
+
     def tolerable(self, reference: float) -> float:
         """How much worse than the float model's a metric may be, in its own units."""
         return self.max_loss * abs(reference) if self.criterion == "relative" else self.max_loss

@@ -74,7 +74,7 @@ class Choices:
 
     def _descended(self, price: float) -> Iterator[Row]:
         priced = self._each(lambda key, config: self._search.priced(price, key, config))
-        row = np.array([int(np.argmin(np.square(each).sum(1))) for each in self._deviations])
+        row = np.array([_most_accurate(each) for each in self._deviations])
         yield row.copy()
         for weight in _WEIGHTS:
             total = self.deviations(row[None])[0]
@@ -106,6 +106,11 @@ class Choices:
 
 def _added(search: Search, name: str, key: OpKey, config: OpConfig) -> float:
     return search.op_objectives(key, config)[name]
+
+
+def _most_accurate(deviations: Vector) -> int:
+    """Of alternatives from cheap to dear; of equals the dearest."""
+    return len(deviations) - 1 - int(np.argmin(np.square(deviations[::-1]).sum(1)))
 
 
 def _total(figures: list[Vector], rows: Rows) -> Vector:

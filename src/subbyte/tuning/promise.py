@@ -12,6 +12,7 @@ _WORTH = 1e-4  # of the widest model's cost: less is no promise
 _FAIR = 0.1  # chance: what has less is passed over
 _REACH = 2.0  # times the largest angle that was good enough: further off losses grow faster than angles
 _CLIMBS = 30
+_ALL = 1.0  # of the metric
 
 
 class Promises:
@@ -24,25 +25,30 @@ class Promises:
 
     def __init__(self, search: Search, choices: Choices) -> None:
         self._search, self._choices = search, choices
-        self._losses = LossModel(search.accuracy.max_loss)
+        self._unit = search.accuracy.unit(search.baseline)
+        self._losses = LossModel(search.accuracy.max_loss / self._unit)
         self._frontier = choices.frontier()
         self._tried: set[bytes] = set()
+        self._has_lost = False  # a trial more than is tolerable
         self._found: Row | None = None  # the cheapest that is good enough
         self._reached = np.inf  # the largest angle that was good enough; before that nothing is too far
         self._safest = self._most_accurate()
 
     def _most_accurate(self) -> Row:
-        """Of the frontier, within the budgets; where nothing is, what exceeds them least."""
+        """Of the frontier, within the budgets; where nothing is, what exceeds them least. Of equals the dearest."""
         rows = self._frontier
         excess = self._choices.excess(rows)
         rows = rows[excess <= max(excess.min(), 0.0)]
-        return rows[int(np.argmin(angle(self._choices.deviations(rows))))]  # type: ignore[no-any-return]
+        order = np.lexsort((-self._choices.costs(rows), angle(self._choices.deviations(rows))))
+        return rows[order[0]]  # type: ignore[no-any-return]
 
     def learn(self, row: Row, loss: float, *, met: bool) -> None:
-        """Take in what came of a trial; of one that failed there is nothing to learn."""
+        """Take in what came of a trial. One that failed has lost all, and none is taken to have lost more."""
+        most = self._search.accuracy.max_loss / self._unit
+        lost = min(loss / self._unit, max(_ALL, 2 * most))
         deviation = self._choices.deviations(row[None])[0]
-        if np.isfinite(loss):
-            self._losses = self._losses.having(deviation, loss)
+        self._losses = self._losses.having(deviation, lost)
+        self._has_lost |= lost > most
         if met:
             reached = float(angle(deviation))
             self._reached = reached if self._found is None else max(self._reached, reached)
@@ -97,8 +103,13 @@ class Promises:
         savings: NDArray[np.float64] = np.zeros(len(rows))
         if open_.any():
             chances = losses.chance(deviations[open_])
-            savings[open_] = np.where(chances >= _FAIR, costs[open_] * chances, 0.0)
+            savings[open_] = np.where(chances >= self._fair, costs[open_] * chances, 0.0)
         return savings
+
+    @property
+    def _fair(self) -> float:
+        """The least chance that counts. Until a trial has lost too much, nothing says that chances are as small."""
+        return _FAIR if self._has_lost else 0.0
 
     def _cost(self, row: Row) -> float:
         return float(self._choices.costs(row[None])[0])

@@ -8,7 +8,7 @@ from typing import Any
 from subbyte.adaptor import TunableModel
 from subbyte.algorithms import RecoveryMethod, recover
 from subbyte.spec import OpConfig, OpKey, TuneConfig
-from subbyte.tuning.accuracy import Accuracy
+from subbyte.tuning.accuracy import Accuracy, Metrics
 from subbyte.tuning.candidate import Candidate
 from subbyte.tuning.objective import Goal, objective_of
 from subbyte.tuning.space import TuningSpace
@@ -36,6 +36,7 @@ class Search:
         seed: of the strategy's and of these methods' randomness.
         loss_fn: from a model and a batch to a differentiable loss, for strategies that need gradients.
         workers: that try candidates side by side, which a strategy may propose as many of at a time.
+        baseline: the float model's metrics, once they are known.
         progress: told what is measured before the first trial, and how much of it is done.
         errors: of the model's outputs by alternatives of each op, once they are measured (see `errors_of`).
         part_errors: the same of the weight of an op alone quantized, and of its inputs alone.
@@ -51,6 +52,7 @@ class Search:
     seed: int = 0
     loss_fn: Callable[..., Any] | None = None
     workers: int = 1
+    baseline: Metrics = field(default_factory=dict)
     progress: Progress = lambda what, share: None
     errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
     part_errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)

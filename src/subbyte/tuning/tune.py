@@ -98,7 +98,7 @@ def search_best(
     check_budgets(search)
     study = Study(task.storage, _identity(model, task), task.study)
     evaluation = _evaluation(float_model, search, task, study, limits)
-    baseline = evaluation.baseline
+    search.baseline = baseline = evaluation.baseline
     with closing(task.distribution.executor(evaluation, study)) as executor:
         search.workers = executor.workers
         loop = Loop(evaluation, study, executor, limits, watch)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from subbyte.adaptor.pytorch.output_error import output_error
+from subbyte.errors import ModelError
 
 
 def test_squared_and_angle_by_hand() -> None:
@@ -65,3 +66,15 @@ def test_of_large_outputs_some_places_tell_about_the_rest() -> None:
 def test_nothing_differs_from_itself(outputs: torch.Tensor) -> None:
     error = output_error([[outputs]], [[outputs]])
     assert (error.squared, error.angle) == (0.0, 0.0)
+
+
+def test_what_is_expected_to_be_infinite_is_passed_over() -> None:
+    expected, got = torch.tensor([[1.0, 0.0, -math.inf]]), torch.tensor([[1.0, 1.0, -math.inf]])
+    error = output_error([[got]], [[expected]])
+    assert error.angle == pytest.approx(1 - math.cos(math.pi / 4))
+    assert error.squared == pytest.approx(1.0)
+
+
+def test_outputs_of_other_shapes_are_refused() -> None:
+    with pytest.raises(ModelError, match=r"\(31, 5\).*\(32, 5\).*take a strategy"):
+        output_error([[torch.zeros(31, 5)]], [[torch.zeros(32, 5)]])
