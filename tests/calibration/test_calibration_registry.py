@@ -29,7 +29,7 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_are_there() -> None:
-    expected = {"minmax", "moving_average_minmax", "percentile", "kl", "mse", "mean_abs", "twn"}
+    expected = {"minmax", "moving_average_minmax", "percentile", "kl", "mse", "mean_abs", "twn", "lsq"}
     assert set(registered_algorithms()) == expected
 
 
@@ -41,7 +41,7 @@ def test_an_argument() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("minmx", r"'minmx' is unknown; did you mean 'minmax'\? \(known: kl, mean_abs"),
+        ("minmx", r"'minmx' is unknown; did you mean 'minmax'\? \(known: kl, lsq, mean_abs"),
         ("percentil(99)", "did you mean 'percentile'"),
         ("percentile(9.9.9)", "the argument is not a number"),
         ("percentile(x)", "is unknown"),

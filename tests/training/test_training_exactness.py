@@ -1,12 +1,14 @@
 """After real training steps the converted model gives what the prepared one gives in eval(), bit for bit."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from networks_to_train import SharedNet, train
 from torch import nn
 
 import subbyte
-from networks import randomized, seeded, tune_config
+from networks import cifar_images, randomized, real_resnet20, seeded, tune_config
 from subbyte.spec import TensorSpec
 
 X = seeded((16, 4, 6, 6))
@@ -65,3 +67,41 @@ def test_shorthands_with_first_and_last_in_eight_bits(config: str) -> None:
     prepared = subbyte.prepare_qat(randomized(SharedNet()), config, X, first_last=first_last)
     train(prepared, X)
     _agree(prepared)
+
+
+def test_a_trained_model_is_saved_and_loaded(tmp_path: Path) -> None:
+    rules = {"activation": "lsq_plus", "ops": {"conv2": {"weight": "dorefa"}}}
+    prepared = subbyte.prepare_qat(randomized(SharedNet()), "w3a3", X, training=rules)
+    train(prepared, X)
+    converted = subbyte.convert(prepared)
+    assert not [name for name, _ in converted.named_parameters() if "scale" in name or "zero_point" in name]
+    subbyte.save(converted, tmp_path / "model.safetensors")
+    restored = subbyte.load(tmp_path / "model.safetensors", SharedNet())
+    with torch.no_grad():
+        assert torch.equal(restored(X), prepared.eval()(X))
+
+
+def test_real_weights() -> None:
+    images = cifar_images(64)
+    prepared = subbyte.prepare_qat(real_resnet20(), "w4a4", images, first_last="int8")
+    optimizer = torch.optim.SGD(prepared.parameters(), 0.01, momentum=0.9)
+    wanted = real_resnet20()(images).detach().argmax(1)
+    losses = []
+    prepared.train()
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(prepared(images), wanted)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+    with torch.no_grad():
+        assert torch.equal(subbyte.convert(prepared)(images), prepared.eval()(images))
+
+
+def test_eval_quantizes_what_training_does_of_a_weight() -> None:
+    prepared = subbyte.prepare_qat(randomized(SharedNet()), "w4a4", X, training={"weight": "dorefa"})
+    bounded = prepared.conv2.weight.detach().tanh()
+    want = (bounded / bounded.abs().max() * 7).round() / 7
+    torch.testing.assert_close(subbyte.weights(prepared)["conv2"].dequantize(), want)
+    assert torch.equal(prepared.conv2.operand().grid / 7, want)

@@ -126,25 +126,3 @@ def test_a_training_step_compiles_in_one_graph(gradient: str) -> None:
         losses.append([loss.detach(), *(p.grad.clone() for p in prepared.parameters())])
     for eager, compiled in zip(*losses, strict=True):
         torch.testing.assert_close(compiled, eager, atol=1e-4, rtol=1e-3)
-
-
-def test_quantized_inputs_are_not_kept_for_the_way_back() -> None:
-    kept: list[int] = []
-
-    def bytes_kept(model: nn.Module) -> int:
-        kept.clear()
-        seen: set[int] = set()
-
-        def pack(x: Tensor) -> Tensor:
-            if x.untyped_storage().data_ptr() not in seen:
-                seen.add(x.untyped_storage().data_ptr())
-                kept.append(x.untyped_storage().nbytes())
-            return x
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-            model(X)
-        return sum(kept)
-
-    net = randomized(nn.Sequential(nn.Conv2d(4, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 4, 3))).train()
-    # Beside the float network's: the first input, the weights once more, and scales.
-    assert bytes_kept(subbyte.prepare_qat(net, "w4a4", X)) < 1.2 * bytes_kept(net)
