@@ -152,3 +152,42 @@ def test_what_has_no_meaning_is_refused() -> None:
         set_progress(prepared, 0.5)
     with pytest.raises(ConfigError, match="progress is from 0 to 1, not 3; give epoch / epochs"):
         set_progress(prepared, 3)
+
+
+def test_rules_of_types_beat_those_of_all_and_ops_beat_both() -> None:
+    x = seeded((4, 4, 6, 6))
+    rules = {
+        "weight": "pact",
+        "types": {"bint1": {"weight": "swish_sign"}},
+        "ops": {"twice": {"weight": "approx_sign"}},
+    }
+    model = subbyte.prepare_qat(randomized(SharedNet()), "w1a1", x, first_last="int8", training=rules)
+    names = {name: model.get_submodule(name).weight_quantizer.gradient.name for name in ("conv1", "conv2", "twice")}
+    assert names == {"conv1": "pact", "conv2": "swish_sign", "twice": "approx_sign"}
+    with pytest.raises(ConfigError, match=r"training: types: 'bint' is no data type; did you mean 'bint1'"):
+        subbyte.prepare_qat(randomized(SharedNet()), "w1a1", x, training={"types": {"bint": {"weight": "ewgs"}}})
+
+
+# Dynamo itself instantiates what it tells others not to.
+@pytest.mark.filterwarnings("ignore:.*autograd.function.Function.* should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("gradient", ["approx_sign", "ir_net", "trained_ternary"])
+def test_a_training_step_compiles_in_one_graph(gradient: str) -> None:
+    torch._dynamo.reset()
+    x = seeded((4, 4, 6, 6))
+    net = randomized(torch.nn.Sequential(torch.nn.Conv2d(4, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Conv2d(8, 4, 3)))
+    is_ternary = gradient == "trained_ternary"
+    of_weight = gradient if is_ternary else {gradient: {"standardized": True}}
+    rules = {"types": {"ternary" if is_ternary else "bint1": {"weight": of_weight}}}
+    if not is_ternary:
+        rules["types"]["bint1"]["activation"] = gradient
+    prepared = subbyte.prepare_qat(net, "wternarya2" if is_ternary else "w1a1", x, training=rules).train()
+    if gradient == "ir_net":
+        set_progress(prepared, 0.6)
+    found = []
+    for run in (prepared, torch.compile(prepared, backend="aot_eager", fullgraph=True)):
+        prepared.zero_grad()
+        loss = run(x).square().sum()
+        loss.backward()
+        found.append([loss.detach(), *(p.grad.clone() for p in prepared.parameters() if p.grad is not None)])
+    for eager, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, eager, atol=1e-4, rtol=1e-3)

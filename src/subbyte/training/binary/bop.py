@@ -51,7 +51,7 @@ class Bop(torch.optim.Optimizer):
         state = self.state[weight]
         if not state:
             state["mean"] = torch.zeros_like(weight)
-        mean: Tensor = state["mean"].lerp_(weight.grad, rate)  # type: ignore[arg-type]
+        mean: Tensor = state["mean"].lerp_(weight.grad, rate)
         # Zero counts as positive, as everywhere; its negative must be seen as one.
         magnitude = weight.abs().clamp(min=torch.finfo(weight.dtype).tiny)
         is_positive = weight >= 0
