@@ -16,7 +16,7 @@ class Statistics(ABC):
     """Collects from one tensor after the other; the base keeps the range of each block.
 
     Attributes:
-        includes: other statistics in whose place these can stand, as they keep all that those do.
+        includes: other statistics in whose place these can stand, as they keep all that those do; not inherited.
     """
 
     includes: ClassVar[tuple[type["Statistics"], ...]] = ()
