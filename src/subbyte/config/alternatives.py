@@ -1,12 +1,12 @@
 """What each op of a model may get: the space that tuning searches."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from itertools import product
 
 from subbyte.capability import Capability
 from subbyte.config.asked import Asked, Wishes, asked_mode, float_type, wishes
 from subbyte.config.post_training import PostTrainingQuantConfig
-from subbyte.config.resolve import excluded_names, modes_of, resolve
+from subbyte.config.resolve import excluded_names, float_config, modes_of, resolve
 from subbyte.config.rules import Rule, RuleBook
 from subbyte.config.select import Table, build_config, choose_section
 from subbyte.dtypes import dtype, registered_dtypes
@@ -29,7 +29,7 @@ def alternatives(
     What a request states of an op, by type, name or position, are its alternatives. Where it states no data type, they
     are the integers of two to eight bits that the capability lists, each as the default of a section, but with ranges
     of least squared error below eight bits where it lists that; the global precision is the narrowest of them.
-    A float type that the capability lists is one more, unless a constraint, a position or the op's name decide.
+    Each float type that the capability lists is one more, unless a constraint, a position or the op's name decide.
 
     Args:
         capability: what the ops can do.
@@ -63,7 +63,7 @@ def _of_op(
         if request.precision is not None and not any(rule.level == "name" for rule in stated):
             found = [config for config in found if _is_as_wide(config, unasked)]
         if not decided:
-            found += _floats(capability, op)
+            found += _floats(capability, op, excluded_names(capability, request))
     return tuple(dict.fromkeys(found))
 
 
@@ -125,5 +125,7 @@ def _bits(spec: TensorSpec | None) -> int:
     return 32 if spec is None else spec.dtype.bits
 
 
-def _floats(capability: Capability, op: OpInfo) -> Iterable[OpConfig]:
-    return [OpConfig()] if capability.allows_float(op.type, "fp32") else []
+def _floats(capability: Capability, op: OpInfo, excluded: Set[str]) -> Iterable[OpConfig]:
+    """From narrow to wide."""
+    listed = [name for name in capability.floats if name not in excluded and capability.allows_float(op.type, name)]
+    return [float_config(op, name) for name in sorted(listed, key=lambda name: dtype(name).bits)]

@@ -107,7 +107,7 @@ def _check_constraints(capability: Capability, op: OpInfo, config: OpConfig, rul
     for rule in rules:
         required = wishes([rule], op, config.quant_mode, capability)
         for name, wish in required.items():
-            given = asked[name].values[0] if name in asked else "fp32"
+            given = asked[name].values[0] if name in asked else str(config.half or "fp32")
             if name.endswith(".dtype") and given not in wish.values:
                 raise ConfigError(
                     f"{op.name!r} ({op.type}): TuneConfig gives {name} {given}, but {wish.source} asks for "

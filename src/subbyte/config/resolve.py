@@ -51,7 +51,7 @@ def resolve(capability: Capability, ops: Sequence[OpInfo], config: Any, first_la
     for op in ops:
         resolved = _Op(capability, op, request, excluded).resolve(rules.for_op(op))
         configs[op.key], sources[op.key] = resolved
-    if all(config.is_float for config in configs.values()):
+    if all(config.is_unchanged for config in configs.values()):
         for op in ops:
             _Op(capability, op, request, excluded).check_mode(rules.for_op(op))
     for op in rules.absent():  # one request may serve several models, but not be wrong for each
@@ -84,6 +84,14 @@ def excluded_names(capability: Capability, request: PostTrainingQuantConfig) -> 
                 f"(there are: {listing(known)})"
             )
     return frozenset(request.excluded_precisions)
+
+
+def float_config(op: OpInfo, name: str) -> OpConfig:
+    """What an op gets that is left in a float type."""
+    if name == "fp32":
+        return OpConfig()
+    spec = TensorSpec(dtype(name))
+    return OpConfig(weight=spec if op.role == "weighted" else None, activation=spec)
 
 
 class _Op:
@@ -149,7 +157,7 @@ class _Op:
                 )
             return self._float(name, whole.source)
         name = float_type(activation)
-        if not weighted or activation is None or name is None or mode == "weight_only":
+        if not weighted or activation is None or name is None or (mode == "weight_only" and name == "fp32"):
             return None
         self._check_float(name, activation.source)
         rest = {key: wish for key, wish in merged.items() if not key.startswith("activation.")}
@@ -213,10 +221,7 @@ class _Op:
         self._check_float(name, source)
         tensors = ("weight", "activation") if self._op.role == "weighted" else ("activation",)
         sources = {f"{tensor}.dtype": source for tensor in tensors}
-        if name == "fp32":
-            return OpConfig(), sources
-        spec = TensorSpec(dtype(name))
-        return OpConfig(weight=spec if "weight" in tensors else None, activation=spec), sources
+        return float_config(self._op, name), sources
 
     def _check_float(self, name: str, source: str) -> None:
         if not self._capability.allows_float(self._op.type, name):

@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal
 
+import torch
+
 from subbyte.errors import DataTypeError, nearest, refuses_misspelt
 
 Kind = Literal["integer", "codebook", "float"]
 
 MAX_BITS = 8
 _MAGNITUDES = (2.0**-20, 2.0**20)  # sums of products, and the product of the scales that undo them, stay inside fp32
-_FLOATS = {"fp32": 32, "bf16": 16, "fp16": 16}
+_TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_FLOATS = {name: 8 * kind.itemsize for name, kind in _TORCH.items()}
+_HALF = 16  # bits
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
@@ -157,6 +161,16 @@ class DataType:
     @property
     def is_float(self) -> bool:
         return self.kind == "float"
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it is a float type of 16 bits."""
+        return self.is_float and self.bits == _HALF
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """Of a float type, PyTorch's name for it."""
+        return _TORCH[self.name]
 
     @property
     def qmin(self) -> int:

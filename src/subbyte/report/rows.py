@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.attach import note_weight_sqnr, weighted_parts
 from subbyte.adaptor.pytorch.functional_mode import ScopedModule
 from subbyte.adaptor.pytorch.graph import Op
+from subbyte.adaptor.pytorch.half_module import HalfModule
 from subbyte.adaptor.pytorch.kernels import KernelModule
 from subbyte.adaptor.pytorch.overflow import largest_sum, overflows
 from subbyte.adaptor.pytorch.quantized_module import (
@@ -19,6 +20,7 @@ from subbyte.adaptor.pytorch.quantized_module import (
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.adaptor.pytorch.state import QuantizationState, state_of
 from subbyte.adaptor.pytorch.weight import WeightQuantizer
+from subbyte.dtypes import DataType
 from subbyte.kernels import used_isa
 from subbyte.numerics import EXACT_IN_FP32, packed_size
 from subbyte.spec import OpConfig, TensorSpec
@@ -43,8 +45,11 @@ def _row(model: nn.Module, state: QuantizationState, op: Op) -> Row:
     for part in parts:
         if isinstance(part, PreparedWeighted):
             note_weight_sqnr(state, part)  # it may have been trained since
+    half = _half(module, op)
     weight = _weight_spec(parts[0]) if parts else None
     activation = quantizers[0].spec if quantizers else None
+    if half is not None:
+        weight, activation = TensorSpec(half) if op.role == "weighted" else None, TensorSpec(half)
     parameters = _parameters(module) if op.kind == "module" else _read_parameters(model, op)
     return {
         "name": op.name,
@@ -52,15 +57,15 @@ def _row(model: nn.Module, state: QuantizationState, op: Op) -> Row:
         "requested": _text(state.config.op.get(op.info.key)),
         "realized": _text(_realized(weight, activation, state.config.op.get(op.info.key))),
         "float_because": "" if weight or activation else _reason(state, op),
-        "weight_dtype": weight.dtype.name if weight else ("fp32" if parameters else None),
+        "weight_dtype": weight.dtype.name if weight else (str(half or "fp32") if parameters else None),
         "activation_dtype": activation.dtype.name if activation else "fp32",
-        "weight_bits": weight.dtype.bits if weight else 32,
+        "weight_bits": weight.dtype.bits if weight else (32 if half is None else half.bits),
         "activation_bits": activation.dtype.bits if activation else 32,
         "params": sum(count for count, _ in parameters.values()),
         "bytes": sum(size for _, size in parameters.values()),
         "float_bytes": sum(4 * count for count, _ in parameters.values()),
         "macs": op.macs if op.calls else None,  # what no forward reached is not known
-        "kernel": _kernel(module, op, quantizers),
+        "kernel": _kernel(module, op, quantizers) if half is None else f"float: cast to {half} and back",
         "weight_sqnr": _weight_sqnr(state, op, parts),
         "activation_sqnr": state.activation_sqnr.get(op.name),
         "positions": sorted(op.positions),
@@ -97,6 +102,14 @@ def _input_quantizers(module: Any, op: Op) -> list[InputQuantizer]:
     return [quantizer for each in slots for quantizer in each if quantizer is not None]
 
 
+def _half(module: Any, op: Op) -> DataType | None:
+    """The float type of 16 bits that an op computes in, if it does."""
+    if op.kind == "module":
+        return module.half_type if isinstance(module, HalfModule) else None
+    halves = module.functional_scope.halves if isinstance(module, ScopedModule) else {}
+    return next((halves[op.type, call.site] for call in op.calls if (op.type, call.site) in halves), None)
+
+
 def _weight_sqnr(state: QuantizationState, op: Op, parts: Sequence[WeightedModule]) -> float | None:
     """Of several matrices that of the worst."""
     figures = [state.weight_sqnr[part.op_name] for part in parts if part.op_name in state.weight_sqnr]
@@ -110,11 +123,16 @@ def _weight_spec(module: WeightedModule) -> TensorSpec:
 
 
 def quantized_weights(model: nn.Module) -> list[tuple[TensorSpec, int, int, int]]:
-    """Of each quantized weight: spec, how many values, bytes in float, bytes now; shared ones once."""
-    found = {}
+    """Of each weight that is quantized or in 16 bits: spec, values, bytes in float, bytes now; shared ones once."""
+    found: dict[tuple[int, TensorSpec], tuple[TensorSpec, int, int, int]] = {}
     for module in model.modules():
         if isinstance(module, WeightedModule):
             found[id(module.weight), module.weight_spec] = (module.weight_spec, *_weight_size(module))
+        elif isinstance(module, HalfModule):
+            spec = TensorSpec(module.half_type)
+            for parameter in module.parameters(recurse=False):
+                count, before = parameter.numel(), parameter.numel() * module.float_type.itemsize
+                found[id(parameter), spec] = (spec, count, before, _nbytes(parameter, module))
     return list(found.values())
 
 
@@ -131,12 +149,17 @@ def _weight_size(module: Any) -> tuple[int, int, int]:
 
 def _parameters(module: nn.Module) -> dict[str, tuple[int, int]]:
     """Of each parameter: how many values, how many bytes."""
-    found = {name: (p.numel(), p.nbytes) for name, p in module.named_parameters(recurse=False)}
+    found = {name: (p.numel(), _nbytes(p, module)) for name, p in module.named_parameters(recurse=False)}
     for part in weighted_parts(module):
         count, _, size = _weight_size(part)
         factor = part.norm_factor if isinstance(part, ConvertedWeighted) else None
         found[getattr(part, "parameter", "weight")] = (count, size + (0 if factor is None else factor.nbytes))
     return found
+
+
+def _nbytes(parameter: Tensor, module: nn.Module) -> int:
+    """What a parameter takes once the model is converted."""
+    return parameter.numel() * module.half_type.bits // 8 if isinstance(module, HalfModule) else parameter.nbytes
 
 
 def _read_parameters(model: nn.Module, op: Op) -> dict[str, tuple[int, int]]:

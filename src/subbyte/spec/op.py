@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from subbyte.dtypes import DataType
 from subbyte.errors import ConfigError, nearest, refuses_misspelt
 from subbyte.spec.tensor_spec import TensorSpec, check_keys
 
@@ -92,6 +93,17 @@ class OpConfig:
         """Whether nothing of the op is quantized."""
         return all(spec is None or spec.is_float for spec in (self.weight, self.activation, self.output))
 
+    @property
+    def half(self) -> DataType | None:
+        """The float type of 16 bits that the op computes in; None of one that is quantized, or stays as it is."""
+        named = [spec.dtype for spec in (self.weight, self.activation) if spec is not None and spec.dtype.is_half]
+        return named[0] if named and self.is_float else None
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the op stays as it is: neither quantized nor in a float type of 16 bits."""
+        return self.is_float and self.half is None
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "OpConfig":
         """Build from `{'weight': {...}, 'activation': {...}, 'quant_mode': ...}`.
@@ -126,7 +138,7 @@ class OpConfig:
 
     def __str__(self) -> str:
         if self.is_float:
-            return "fp32"
+            return str(self.half or "fp32")
         parts = [f"w:{self.weight}" if self.weight else "", f"a:{self.activation}" if self.activation else ""]
         limit = f"accumulator:{self.accumulator}" if self.accumulator else ""
         return " ".join(filter(None, [*parts, self.quant_mode, limit]))

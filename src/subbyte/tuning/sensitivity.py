@@ -60,7 +60,9 @@ def _measured(search: Search, among: Among) -> Iterator[tuple[OpKey, dict[OpConf
 
 
 def parts(config: OpConfig) -> Iterator[OpConfig]:
-    """A configuration with only its weight quantized, and one with only its inputs."""
+    """A configuration with only its weight quantized, and one with only its inputs; one in 16 bits as a whole."""
+    if config.half is not None:
+        yield config
     if config.weight is not None and not config.weight.is_float:
         yield OpConfig(weight=config.weight, quant_mode="weight_only")
     if config.activation is not None and not config.activation.is_float and config.quant_mode != "weight_only":

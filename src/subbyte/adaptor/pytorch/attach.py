@@ -11,6 +11,7 @@ from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
 from subbyte.adaptor.pytorch.functional_mode import FloatModule, FunctionalScope, ScopedModule
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_TYPES
 from subbyte.adaptor.pytorch.graph import Op
+from subbyte.adaptor.pytorch.half_module import HalfModule, attach_half
 from subbyte.adaptor.pytorch.inputs import InputQuantizers
 from subbyte.adaptor.pytorch.modules import RecurrentHandler, WeightedHandler, handler_of
 from subbyte.adaptor.pytorch.modules.linear import LinearHandler
@@ -20,12 +21,16 @@ from subbyte.adaptor.pytorch.recurrent import QuantizedRecurrent, add_projection
 from subbyte.adaptor.pytorch.state import QuantizationState
 from subbyte.adaptor.pytorch.swap import swap, unswap
 from subbyte.adaptor.pytorch.weight import WeightQuantizer, weight_to_quantize
+from subbyte.dtypes import DataType
 from subbyte.errors import ConfigError, ModelError
 from subbyte.numerics import QuantizedTensor, sqnr
 from subbyte.spec import OpConfig, TensorSpec
 
 # What `attach` sets on a module.
-_ATTACHED = ("handler", "op_name", "op_config", "input_quantizers", "weight_spec", "weight_quantizer", "norm")
+_ATTACHED = (
+    *("handler", "op_name", "op_config", "input_quantizers", "weight_spec", "weight_quantizer", "norm"),
+    *("half_type", "float_type", "is_stored", "run"),
+)
 
 
 def attach(model: nn.Module, state: QuantizationState, names: Iterable[str], *, calibrate_weights: bool = True) -> None:
@@ -44,8 +49,11 @@ def attach(model: nn.Module, state: QuantizationState, names: Iterable[str], *, 
     ops = [state.graph.ops[name] for name in names]
     for op in ops:
         config = state.requested(op.info.key)
-        _check_floats(op, config)
-        if op.kind == "module" and config is not None and not config.is_float:
+        if config is not None:
+            _check_floats(op, config)
+        if op.kind == "module" and config is not None and config.half is not None:
+            attach_half(model.get_submodule(op.name), op.name, config.half, state.run)
+        elif op.kind == "module" and config is not None and not config.is_float:
             module = _attach_module(model, state, op, config)
             for part in weighted_parts(module) if calibrate_weights else ():
                 if isinstance(part, PreparedWeighted):
@@ -61,8 +69,10 @@ def detach(model: nn.Module, state: QuantizationState, name: str) -> None:
     state.drop_inputs(name)
     if op.kind == "function":
         slots = scope_of(model, state, op.scope).slots
+        halves = scope_of(model, state, op.scope).halves
         for call in op.calls:
             slots.pop((op.type, call.site), None)
+            halves.pop((op.type, call.site), None)
         return
     module = model.get_submodule(name)
     if isinstance(module, PreparedWeighted) and module.norm:
@@ -79,7 +89,8 @@ def _has_functional(state: QuantizationState) -> bool:
     if any(_is_quantized(config) and config.calibrates for config in state.config.op.values()):
         return True
     functions = (op for op in state.graph if op.kind == "function" and op.quantizable)
-    return any(_is_quantized(state.requested(op.info.key)) for op in functions)
+    configs = [state.requested(op.info.key) for op in functions]
+    return any(_is_quantized(config) or (config is not None and config.half is not None) for config in configs)
 
 
 def _looks_up_functions(model: nn.Module) -> bool:
@@ -91,10 +102,16 @@ def _is_quantized(config: OpConfig | None) -> bool:
     return config is not None and not config.is_float and config.quant_mode != "weight_only"
 
 
-def _check_floats(op: Op, config: OpConfig | None) -> None:
-    for spec in (config.weight, config.activation) if config is not None else ():
-        if spec is not None and spec.is_float and spec.dtype.bits != 32:
-            raise ConfigError(f"op {op.name!r}: a float op runs in fp32 here, not in {spec.dtype}")
+def _check_floats(op: Op, config: OpConfig) -> None:
+    """Of an op that names a float type of 16 bits all tensors have that type."""
+    specs = [spec for spec in (config.weight, config.activation, config.bias, config.output) if spec is not None]
+    halves = [spec.dtype for spec in specs if spec.dtype.is_half]
+    others = [spec.dtype for spec in specs if spec.dtype not in halves[:1]]
+    if halves and others:
+        raise ConfigError(
+            f"op {op.name!r}: an op in {halves[0]} has all its tensors in {halves[0]}, and this one has "
+            f"{others[0]} too; give weight and activation one float type"
+        )
 
 
 def _attach_module(model: nn.Module, state: QuantizationState, op: Op, config: OpConfig) -> Any:
@@ -246,7 +263,7 @@ def _attach_weights_read_by_code(model: nn.Module, state: QuantizationState) -> 
                 f"ops {one!r} and {other!r} share a weight that the model's code reads by itself, so they must have "
                 "one weight precision; give both the same"
             )
-    state.run.read_by_code = [module for module in read.values() if isinstance(module, WeightedModule)]
+    state.run.read_by_code = [module for module in read.values() if isinstance(module, WeightedModule | HalfModule)]
 
 
 def _refuse_reading_recurrent(model: nn.Module, state: QuantizationState) -> None:
@@ -263,7 +280,9 @@ def _has_weight(module: nn.Module) -> bool:
     return isinstance(handler_of(module), WeightedHandler)
 
 
-def _precision(module: nn.Module) -> TensorSpec | None:
+def _precision(module: nn.Module) -> TensorSpec | DataType | None:
+    if isinstance(module, HalfModule):
+        return module.half_type
     return module.weight_spec if isinstance(module, WeightedModule) else None
 
 
@@ -285,6 +304,8 @@ def _attach_function(model: nn.Module, state: QuantizationState, op: Op) -> None
             continue
         if config is None or quantized_activation(config) is None or not call.quantizable:
             scope.slots[key] = (None,) * (1 if FUNCTIONAL_TYPES[op.type].shares_params else len(call.producers))
+            if config is not None and config.half is not None and call.quantizable:
+                scope.halves[key] = config.half
         else:
             found = reads_of_call(op, call)
             scope.slots[key] = tuple(state.input_quantizer(op.name, read, config) for read in found)

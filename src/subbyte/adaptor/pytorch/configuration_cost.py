@@ -12,7 +12,7 @@ from subbyte.adaptor.pytorch.quantizer import Quantizer
 from subbyte.adaptor.pytorch.reads import quantized_activation, reads
 from subbyte.adaptor.pytorch.weight import folds_first
 from subbyte.adaptor.pytorch.weight_ranges import WeightRanges
-from subbyte.dtypes import dtype
+from subbyte.dtypes import DataType, dtype
 from subbyte.numerics import packed_size
 from subbyte.spec import OpConfig, TensorSpec, TuneConfig
 
@@ -79,10 +79,22 @@ class ConfigurationCost:
         if op.kind != "module":
             return _Share(added)
         weights = self._ranges.weights(op.name)
+        if config.half is not None:
+            return self._in_half(op, weights, config.half)
         if config.weight is None or config.weight.is_float:
             return _Share(added, kept=frozenset(map(id, weights)))
         dropped = {id(tensor): tensor.nbytes for tensor in (*weights, *self._of_norm(op))}
         return _Share({**added, **dict(self._packed(op, config.weight, weights))}, dropped)
+
+    def _in_half(self, op: Op, weights: Iterable[Tensor], half: DataType) -> _Share:
+        module = self._model.get_submodule(op.name)
+        tensors = {id(tensor): tensor for tensor in (*weights, *module.parameters(recurse=False))}
+        cast = {key: tensor for key, tensor in tensors.items() if tensor.dtype != half.torch_dtype}
+        return _Share(
+            {(key, half): tensor.numel() * half.bits // 8 for key, tensor in cast.items()},
+            {key: tensor.nbytes for key, tensor in cast.items()},
+            frozenset(tensors.keys() - cast.keys()),
+        )
 
     def _product_of_bits(self, op: Op, config: OpConfig) -> int:
         activation = _bits(config.activation if config.quant_mode != "weight_only" else None)

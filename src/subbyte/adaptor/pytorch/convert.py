@@ -11,6 +11,7 @@ from subbyte.adaptor.pytorch.attach import note_weight_sqnr
 from subbyte.adaptor.pytorch.batch_norm import AbsorbedBatchNorm, FoldedBatchNorm
 from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.functional_mode import ScopedModule
+from subbyte.adaptor.pytorch.half_module import store_halves
 from subbyte.adaptor.pytorch.holders import other_holders
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
@@ -81,6 +82,7 @@ def _install(module: Any, weight: PackedWeight, factor: Tensor | None, bias: Ten
 
 def finish(model: nn.Module, state: QuantizationState) -> None:
     """What is left to do once every weighted module is converted."""
+    store_halves(model)
     for module in list(model.modules()):
         if isinstance(module, FoldedBatchNorm):
             swap(module, AbsorbedBatchNorm)

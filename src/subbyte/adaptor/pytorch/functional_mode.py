@@ -16,10 +16,12 @@ from subbyte.adaptor.pytorch.call_site import call_site, unseen
 from subbyte.adaptor.pytorch.composites import COMPOSITES
 from subbyte.adaptor.pytorch.functional_op import written, written_in_forward
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_OPS
+from subbyte.adaptor.pytorch.half import in_half
 from subbyte.adaptor.pytorch.inputs import Slots
 from subbyte.adaptor.pytorch.phase import Run
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.adaptor.pytorch.swap import Swapped, float_class
+from subbyte.dtypes import DataType
 from subbyte.errors import UnseenOpError
 
 SiteKey = tuple[str, str]  # type of op, place
@@ -33,6 +35,7 @@ class FunctionalScope:
         name: of the module; empty for the model itself.
         run: what the model's forward is for.
         slots: the quantizers of each known op; an op that stays float has None in every slot.
+        halves: the float types of 16 bits, of those known ops that compute in one.
         order: the ops in the order one forward ran them; torch.compile, which sees no places, goes by it.
         active: whether functional ops are looked up; otherwise they run as they are.
         before_first: of a model quantized without data: called once with the model and its arguments, it finds
@@ -42,6 +45,7 @@ class FunctionalScope:
     name: str
     run: Run
     slots: dict[SiteKey, Slots] = field(default_factory=dict)
+    halves: dict[SiteKey, DataType] = field(default_factory=dict)
     order: list[SiteKey] = field(default_factory=list)
     active: bool = False
     before_first: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None] | None = None
@@ -81,8 +85,12 @@ class FunctionalMode(TorchFunctionMode):
         if key not in self.scope.slots:
             raise UnseenOpError(f"{op.op_type} in {self.scope.name or 'the model'} {unseen()}")
         out = kwargs.pop("out", None)
+        half = self.scope.halves.get(key) if self.scope.run.quantizes else None
         with torch._C.DisableTorchFunction():
-            result = op.run(function, args, kwargs, self.scope.slots[key])
+            if half is not None:
+                result = in_half(function, args, kwargs, half.torch_dtype)
+            else:
+                result = op.run(function, args, kwargs, self.scope.slots[key])
             return result if out is None else out.resize_(result.shape).copy_(result)
 
     def check_order(self) -> None:

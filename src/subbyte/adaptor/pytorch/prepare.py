@@ -143,7 +143,7 @@ def _split(config: TuneConfig, found: list[OpInfo]) -> tuple[TuneConfig, dict[st
     later = {op_type: given for (name, op_type), given in config.op.items() if (name, op_type) not in keys}
     kept = {key: given for key, given in config.op.items() if key in keys}
     sources = {key: given for key, given in config.sources.items() if key in keys}
-    return TuneConfig(kept, sources), {op_type: given for op_type, given in later.items() if not given.is_float}
+    return TuneConfig(kept, sources), {op_type: given for op_type, given in later.items() if not given.is_unchanged}
 
 
 def _check_needs_no_data(config: TuneConfig) -> None:

@@ -56,6 +56,9 @@ def _sensitivities(
 
 def _chosen(result: TuneResult, key: OpKey, parts: Sequence[OpConfig], of_weights: bool) -> int | None:
     given = result.best.config.op.get(key, OpConfig())
+    if given.half is not None:
+        part = given
+        return parts.index(part) if part in parts else None
     part = OpConfig(weight=given.weight, quant_mode="weight_only") if of_weights else replace(given, weight=None)
     return parts.index(part) if part in parts else None
 

@@ -11,6 +11,7 @@ from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.comparison.following import copies
 from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.fusion import Fusions
+from subbyte.adaptor.pytorch.half import in_half
 from subbyte.adaptor.pytorch.inputs import Slots
 from subbyte.adaptor.pytorch.kernels import use_kernels
 from subbyte.adaptor.pytorch.latency.op_call import OpCall
@@ -57,7 +58,7 @@ def module_alone(alone: OpAlone, call: OpCall, config: OpConfig, fusions: Fusion
         fusions: that say whether a BatchNorm is computed as part of it.
     """
     model: Any = copied(alone).eval()
-    if not config.is_float:
+    if not config.is_unchanged:
         model = use_kernels(quantize(alone, _Everywhere(config, tuple(fusions)), [Batch(call.args)]).eval())
 
     def repeat(times: int) -> None:
@@ -80,12 +81,15 @@ class _Everywhere:
 
 
 def function_alone(call: OpCall, config: OpConfig) -> Repeated:
-    """A call of a function, its inputs quantized as `config` says."""
+    """A call of a function, its inputs quantized or cast as `config` says."""
     op, function = call.op, call.function
     assert op is not None
     assert function is not None
     args, kwargs = copies(call.args), copies(dict(call.kwargs))  # it may write into them
     spec = quantized_activation(config)
+    if config.half is not None:
+        half = config.half.torch_dtype
+        return repeated(lambda: in_half(function, args, kwargs, half))
     if spec is None:
         return repeated(lambda: function(*args, **kwargs))
     count = op.slot_count(op.inputs(args, kwargs))

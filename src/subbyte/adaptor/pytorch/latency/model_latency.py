@@ -70,7 +70,7 @@ class ModelLatency:
 
     def of(self, config: TuneConfig) -> float:
         """Seconds of one forward, as its ops add up."""
-        quantized = sum(not config.op.get(key, OpConfig()).is_float for key in self._ops)
+        quantized = sum(not config.op.get(key, OpConfig()).is_unchanged for key in self._ops)
         return self._rest + self._of_ops(config) + (quantized * self._share if quantized else 0.0)
 
     def measured(self, model: nn.Module) -> float:
@@ -97,7 +97,7 @@ class ModelLatency:
         whole = self._known(
             f"{self._whole}: {_digest(described)}", lambda: self._forward(self._reference.quantize(config))
         )
-        count = sum(not each.is_float for each in config.op.values())
+        count = sum(not each.is_unchanged for each in config.op.values())
         return max(whole - self._rest - self._of_ops(config), 0.0) / max(count, 1)
 
     @property
