@@ -68,7 +68,8 @@ def _directions(outputs: Tensor, samples: int, places: Tensor) -> Tensor:
     """[places], fp64: outputs, each sample's of length one."""
     rows = outputs.reshape(samples, -1)
     lengths = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).clamp(min=_LEAST)
-    return rows.flatten()[places].double() / lengths[places // rows.shape[1]]
+    directions: Tensor = rows.flatten()[places].double() / lengths[places // rows.shape[1]]
+    return directions
 
 
 def _length(x: Tensor) -> float:
