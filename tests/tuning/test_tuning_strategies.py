@@ -337,3 +337,13 @@ def test_a_sampler_ends_where_everything_has_been_tried(strategy: str) -> None:
     assert sorted(widths(trial)[0] for trial in trials) == sorted(
         bits(each.weight) for each in search.ladder(search.space.ops[0].key)
     )
+
+
+def test_hawq_v2_does_not_take_a_negative_trace_for_no_curvature() -> None:
+    model = FakeModel({"a": 10, "b": 20}, {"a": 1.0, "b": 1.0})
+    model.hessian_traces = lambda loss_fn, seed=0: {("a", "Linear"): -1.0, ("b", "Linear"): 1.0}  # type: ignore[method-assign, assignment]
+    search = search_of(model, loss_fn=lambda net, batch: None)
+    best = best_of(play(search, strategy_of("hawq_v2")(search), planted(model)))
+    assert best is not None
+    assert best.met
+    assert min(widths(best)) > 2

@@ -181,8 +181,11 @@ class PreparedWeighted(WeightedModule):
         if quantizer is None and self.input_quantizers.run.phase == "observe":
             check_finite(x, self.op_name)
         given, x = x, quantized(x, quantizer)
-        weight = self.weight
-        norm = None if self.input_quantizers.run.phase == "observe" else self.folded_norm
+        if self.input_quantizers.run.phase == "observe":
+            # As a float module does, to the last bit: what is observed must not depend on which ops are prepared.
+            y: Tensor = float_class(self).forward(self, x, *extra)  # type: ignore[arg-type]
+            return y
+        weight, norm = self.weight, self.folded_norm
         factor, bias = (None, getattr(self, "bias", None)) if norm is None or norm.training else folded(self, norm)
         if self.quantizes:
             weight = self.fake_weight(weight, norm)

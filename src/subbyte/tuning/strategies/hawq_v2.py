@@ -14,7 +14,8 @@ def hawq_v2(search: Search) -> Proposals:
 
     H is the second derivative of `loss_fn` by the op's weights, its trace found by Hutchinson's method (Dong et al.,
     2020). It says nothing of inputs, which keep the widest type that goes with a weight's; ops without weights keep
-    what they have without tuning.
+    what they have without tuning. An estimate below zero counts by its size: taken for no curvature at all it would let
+    an op go as narrow as can be.
 
     Raises:
         TuningError: there is no loss_fn.
@@ -35,7 +36,7 @@ def hawq_v2(search: Search) -> Proposals:
         for config in sorted(alternatives, key=width):
             widest[config.weight] = config
         errors[op.key] = {
-            config: max(traces[op.key], 0.0) * search.model.weight_error(op.key, config) for config in widest.values()
+            config: abs(traces[op.key]) * search.model.weight_error(op.key, config) for config in widest.values()
         }
         search.perturbations[op.key] = {
             part: error for config, error in errors[op.key].items() for part in parts(config) if part.weight is not None
