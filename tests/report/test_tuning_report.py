@@ -155,17 +155,19 @@ def test_the_narrowest_rung_is_not_wider(result: TuneResult) -> None:
 def test_sensitivities_of_weights_and_inputs_stand_apart(result: TuneResult, page: Page) -> None:
     weights, inputs = weight_sensitivities(result), input_sensitivities(result)
     assert [name for name, _ in weights.rows] == ["conv1", "conv2", "linear"]
-    assert [name for name, _ in inputs.rows] == ["conv1", "conv2", "add", "linear"]
+    assert [name for name, _ in inputs.rows] == ["conv1", "conv2", "linear"]  # an add saves no bytes by narrow inputs
     assert weights.columns == tuple(f"int{bits}" for bits in range(2, 9))
     for _, errors in weights.rows:
         assert errors[0] > errors[3] > errors[6] > 0  # measured: narrower types err more
-    for (name, kind), errors in result.errors.items():  # what the strategy used is their sum
+    for (name, kind), errors in result.errors.items():  # what the strategy used is their sum, as vectors
         config = result.best.config.op[name, kind]
         shown = [dict(found.rows).get(name) for found in (weights, inputs)]
         chosen = [dict(zip([n for n, _ in found.rows], found.chosen, strict=True)).get(name)
                   for found in (weights, inputs)]  # fmt: skip
         parts = [row[index] for row, index in zip(shown, chosen, strict=True) if row is not None and index is not None]
-        assert errors[config] == pytest.approx(sum(parts))
+        lengths = [part**0.5 for part in parts]
+        most, least = sum(lengths), max([0.0, *(2 * length - sum(lengths) for length in lengths)])
+        assert least * (1 - 1e-6) <= errors[config] ** 0.5 <= most * (1 + 1e-6)
     framed = [index for found in (weights, inputs) for index in found.chosen if index is not None]
     assert len(page.of("td", "chosen")) == len(framed) > 0
 
