@@ -9,7 +9,6 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
 def test_digits_qat(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("sklearn")
     results = runpy.run_path(str(EXAMPLES / "digits_qat.py"))["run"](epochs=2)
     accuracies = {name: accuracy for name, (accuracy, _) in results.items()}
     assert min(accuracies.values()) > 70, accuracies

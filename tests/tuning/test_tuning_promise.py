@@ -123,3 +123,11 @@ def test_a_trial_that_failed_teaches_as_one_that_lost_all() -> None:
     other.best(1)
     other.learn(row, 1.0, met=False)
     assert [each.tolist() for each in promises.best(3)] == [each.tolist() for each in other.best(3)]
+
+
+def test_budgets_that_what_ops_add_says_nothing_of_end_the_search() -> None:
+    search = search_small(budgets={"bops": 60_000.0})
+    search.keeps_budgets = lambda chosen: False  # type: ignore[method-assign]
+    _, promises = promises_of(search)
+    assert len(promises.best(1)) == 1  # the most accurate, so that there is a trial
+    assert promises.best(1) == []

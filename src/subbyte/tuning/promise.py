@@ -12,6 +12,7 @@ _WORTH = 1e-4  # of the widest model's cost: less is no promise
 _FAIR = 0.1  # chance: what has less is passed over
 _REACH = 2.0  # times the largest angle that was good enough: further off losses grow faster than angles
 _CLIMBS = 30
+_REFUSED = 200  # in a row: an objective to which ops do not add is searched no further
 _ALL = 1.0  # of the metric
 
 
@@ -62,9 +63,12 @@ class Promises:
         """
         losses = self._losses
         rows: list[Row] = []
-        while len(rows) < count and (row := self._most_promising(losses)) is not None:
+        refused = 0  # where budgets are not kept, though what ops add says so
+        while len(rows) < count and refused < _REFUSED and (row := self._most_promising(losses)) is not None:
             self._tried.add(row.tobytes())
-            if self._search.keeps_budgets(self._choices.chosen(row)):
+            if not self._search.keeps_budgets(self._choices.chosen(row)):
+                refused += 1
+            else:
                 rows.append(row)
                 deviations = self._choices.deviations(row[None])
                 losses = losses.having(deviations[0], float(losses.predict(deviations)[0][0]))
@@ -98,12 +102,12 @@ class Promises:
         """[m], expected, of what is untried, not too far and within the budgets; 0 of the rest."""
         costs = self._cost(self._safest if self._found is None else self._found) - self._choices.costs(rows)
         deviations = self._choices.deviations(rows)
-        open_ = (costs > _WORTH) & (self._choices.excess(rows) <= 0) & (angle(deviations) <= farthest)
-        open_ &= np.array([row.tobytes() not in self._tried for row in rows], dtype=bool)
+        eligible = (costs > _WORTH) & (self._choices.excess(rows) <= 0) & (angle(deviations) <= farthest)
+        eligible &= np.array([row.tobytes() not in self._tried for row in rows], dtype=bool)
         savings: NDArray[np.float64] = np.zeros(len(rows))
-        if open_.any():
-            chances = losses.chance(deviations[open_])
-            savings[open_] = np.where(chances >= self._fair, costs[open_] * chances, 0.0)
+        if eligible.any():
+            chances = losses.chance(deviations[eligible])
+            savings[eligible] = np.where(chances >= self._fair, costs[eligible] * chances, 0.0)
         return savings
 
     @property
