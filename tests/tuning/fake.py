@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from subbyte import OpConfig, TensorSpec, TuneConfig
-from subbyte.adaptor import OutputError, TunableModel
+from subbyte.adaptor import OutputError, Recover, TunableModel
 from subbyte.spec import OpInfo, OpKey
 from subbyte.tuning.accuracy import Accuracy
 from subbyte.tuning.candidate import Candidate
@@ -62,19 +62,23 @@ class FakeModel(TunableModel):
     def measured_latency(self, model: Any, samples: int = 1) -> float:
         return 2.0 * samples
 
-    def output_error(self, key: OpKey, config: OpConfig) -> OutputError:
-        """Every weight and every input deviates in a direction of its own, so that errors add up."""
+    def output_error(self, key: OpKey, config: OpConfig, recover: Recover | None = None) -> OutputError:
+        """Every weight and every input deviates in a direction of its own, so that errors add up.
+
+        Recovery leaves a quarter of a weight's error, but for 2 bits, which it does not help.
+        """
         self.measured += 1
         names = list(self.sizes)
         deviation = np.zeros((len(names), 2))
         for part, (spec, share) in enumerate(((config.weight, 1.0), (config.activation, 0.1))):
             if bits(spec) < FLOAT_BITS:
-                error = self.sensitivities[key[0]] * share * 4.0 ** -bits(spec)
+                helped = recover is not None and bits(spec) > 2
+                error = self.sensitivities[key[0]] * share * 4.0 ** -bits(spec) * (0.25 if helped else 1.0)
                 deviation[names.index(key[0]), part] = (2 * error) ** 0.5
         return OutputError(float(np.square(deviation).sum() / 2), deviation.flatten().astype(np.float32))
 
-    def error(self, config: TuneConfig) -> OutputError:
-        found = [self.output_error(key, each) for key, each in config.op.items()]
+    def error(self, config: TuneConfig, recover: Recover | None = None) -> OutputError:
+        found = [self.output_error(key, each, recover) for key, each in config.op.items()]
         return OutputError(sum(each.squared for each in found), np.sum([each.deviation for each in found], axis=0))
 
     def weight_error(self, key: OpKey, config: OpConfig) -> float:

@@ -9,7 +9,7 @@ from fake import FLOAT, FakeModel, pair, search_of
 from subbyte.tuning.choices import Choices
 from subbyte.tuning.deviation import Deviations
 from subbyte.tuning.search import Search
-from subbyte.tuning.sensitivity import deviations_of
+from subbyte.tuning.sensitivity import deviations, parts_of
 
 RUNGS = (pair(8), pair(4), pair(3), pair(2), FLOAT)
 
@@ -18,8 +18,13 @@ def small(objective: str = "size", budgets: dict[str, float] | None = None) -> t
     names = {"a": 10, "b": 40, "c": 20}
     model = FakeModel(names, {"a": 1.0, "b": 0.3, "c": 3.0}, alternatives=dict.fromkeys(names, RUNGS))
     search = search_of(model, objective=objective, budgets=budgets)
-    deviations = deviations_of(search, {op.key: search.useful(op.key) for op in search.space.tunable})
-    return search, deviations, Choices(search, deviations)
+    found = deviations_of(search)
+    return search, found, Choices(search, found)
+
+
+def deviations_of(search: Search) -> Deviations:
+    among = {op.key: search.useful(op.key) for op in search.space.tunable}
+    return deviations(parts_of(search, among), among)
 
 
 def every(choices: Choices) -> np.ndarray:
@@ -89,6 +94,6 @@ def test_what_gives_no_numbers_is_never_chosen() -> None:
         return error
 
     model.output_error = broken  # type: ignore[method-assign]
-    deviations = deviations_of(search, {op.key: search.useful(op.key) for op in search.space.tunable})
-    assert RUNGS[3] not in deviations.alternatives(("b", "Linear"))
-    assert RUNGS[3] in deviations.alternatives(("a", "Linear"))
+    found = deviations_of(search)
+    assert RUNGS[3] not in found.alternatives(("b", "Linear"))
+    assert RUNGS[3] in found.alternatives(("a", "Linear"))

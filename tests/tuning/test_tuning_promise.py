@@ -10,14 +10,14 @@ from subbyte.tuning.accuracy import Accuracy
 from subbyte.tuning.choices import Choices
 from subbyte.tuning.promise import Promises
 from subbyte.tuning.search import Search
-from subbyte.tuning.sensitivity import deviations_of
+from subbyte.tuning.sensitivity import deviations, parts_of
 
 RUNGS = (pair(8), pair(6), pair(4), pair(3), pair(2), FLOAT)
 
 
 def promises_of(search: Search) -> tuple[Choices, Promises]:
-    deviations = deviations_of(search, {op.key: search.useful(op.key) for op in search.space.tunable})
-    choices = Choices(search, deviations)
+    among = {op.key: search.useful(op.key) for op in search.space.tunable}
+    choices = Choices(search, deviations(parts_of(search, among), among))
     return choices, Promises(search, choices)
 
 
@@ -131,3 +131,40 @@ def test_budgets_that_what_ops_add_says_nothing_of_end_the_search() -> None:
     _, promises = promises_of(search)
     assert len(promises.best(1)) == 1  # the most accurate, so that there is a trial
     assert promises.best(1) == []
+
+
+def test_what_is_good_enough_elsewhere_is_to_be_beaten() -> None:
+    choices, promises = promises_of(search_small())
+    _, other = promises_of(search_small())
+    before = promises.most()
+    (row,) = other.best(1)
+    other.learn(row, 0.0, met=True)
+    promises.hear_of(other)
+    assert 0 < promises.most() < before
+    for each in promises.best(5):
+        assert choices.costs(each[None])[0] < choices.costs(row[None])[0]
+
+
+def test_once_a_trial_lost_too_much_elsewhere_small_chances_count_no_more() -> None:
+    model = FakeModel({"a": 10}, {"a": 1.6}, {"a": (pair(8), pair(2), FLOAT)})
+    (_, promises), (_, other) = (promises_of(search_of(model)) for _ in range(2))
+    promises.learn(np.array([1]), 0.0, met=True)
+    assert promises.most() > 0
+    other.learn(np.array([0]), 0.5, met=False)
+    promises.hear_of(other)
+    assert promises.most() == 0
+
+
+def test_where_nothing_can_be_cheaper_nothing_is_promised() -> None:
+    choices, promises = promises_of(search_small())
+    promises.learn(promises._frontier[np.argmin(choices.costs(promises._frontier))], 0.0, met=True)
+    assert promises.most() == 0
+    assert promises.best(1) == []
+
+
+def test_a_candidate_is_recovered_where_choices_are() -> None:
+    search = search_small()
+    choices, promises = promises_of(search)
+    (row,) = promises.best(1)
+    assert promises.candidate(row) == search.candidate(choices.chosen(row))
+    assert Promises(search, choices, recovered=True).candidate(row).recovered

@@ -1,6 +1,6 @@
 """Every strategy finds good models on planted problems, and walks as it says."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
@@ -217,6 +217,46 @@ def test_recovery_is_tried_before_a_wider_rung() -> None:
     ]  # fmt: skip
 
 
+def least_recovered() -> int:
+    """The smallest model that is good enough once it is recovered, by trying every one."""
+    model = FakeModel(SIZES, SENSITIVITIES)
+    search = search_of(model)
+    configs = (
+        search.space.config(dict(zip(model.alternatives, each, strict=True))) for each in product(LADDER, repeat=4)
+    )
+    return min(model.size(config) for config in configs if model.error(config, recover=nothing).squared <= 0.01)
+
+
+def nothing(model: Any, batches: Sequence[Any]) -> None:
+    """What FakeModel knows the outcome of."""
+
+
+def searched(loss: Callable[[FakeModel, Candidate], float]) -> list[Trial]:
+    model = FakeModel(SIZES, SENSITIVITIES)
+    search = search_of(model, recipes=["some method"])
+    return play(search, strategy_of("sensitivity")(search), lambda candidate, number: loss(model, candidate))
+
+
+def test_sensitivity_goes_by_what_recovery_leaves_of_each_op() -> None:
+    trials = searched(
+        lambda model, candidate: model.error(candidate.config, nothing if candidate.recovered else None).squared
+    )
+    best = best_of(trials)
+    assert best is not None
+    assert best.recovered
+    assert least_recovered() <= best.cost <= 1.02 * least_recovered() < optimum()
+    assert best.number < 12
+
+
+def test_sensitivity_does_without_recovery_that_harms() -> None:
+    trials = searched(lambda model, candidate: 0.5 if candidate.recovered else model.error(candidate.config).squared)
+    best = best_of(trials)
+    assert best is not None
+    assert not best.recovered
+    assert best.cost <= 1.02 * optimum()
+    assert sum(trial.recovered for trial in trials) < len(trials) / 2
+
+
 def test_hawq_needs_a_loss() -> None:
     model = FakeModel(SIZES, SENSITIVITIES)
     search = search_of(model)
@@ -288,8 +328,8 @@ def test_points_between_are_evenly_spaced() -> None:
 
 def test_recovery_is_tried_on_each_of_a_round() -> None:
     model = FakeModel(SIZES, SENSITIVITIES)
-    search = search_of(model, workers=3, recipes=["some method"])
-    proposals = strategy_of("sensitivity")(search)
+    search = search_of(model, workers=3, recipes=["some method"], loss_fn=lambda net, batch: None)
+    proposals = strategy_of("hawq_v2")(search)
     plain = next(proposals)
     trials = [trial_of(search, candidate, loss) for candidate, loss in zip(plain, (0.0, 0.5, 0.6), strict=True)]
     recovered = proposals.send(trials)

@@ -8,6 +8,9 @@ from subbyte.adaptor.output_error import OutputError
 from subbyte.errors import TuningError
 from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
 
+Recover = Callable[[Any, Sequence[Any]], None]
+"""Changes a prepared model so that it loses less, by some calibration data."""
+
 
 class TunableModel(ABC):
     """A calibrated model that takes one configuration after another, and knows what each would cost.
@@ -63,10 +66,13 @@ class TunableModel(ABC):
         raise TuningError(f"{type(self).__name__} measures no latency; choose another objective")
 
     @abstractmethod
-    def output_error(self, key: OpKey, config: OpConfig) -> OutputError:
+    def output_error(self, key: OpKey, config: OpConfig, recover: Recover | None = None) -> OutputError:
         """How far the model's outputs are from float where one op alone is quantized, on calibration data.
 
-        Of an op with a weight, `config` may quantize its activation alone.
+        Args:
+            key: of the op.
+            config: that it has. Of an op with a weight, this may quantize its activation alone.
+            recover: what is done before to a model of its own.
         """
 
     @abstractmethod

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from subbyte.tuning.candidate import Candidate
 from subbyte.tuning.choices import Choices, Row, Rows
 from subbyte.tuning.deviation import Vector, angle
 from subbyte.tuning.loss_model import LossModel
@@ -22,16 +23,17 @@ class Promises:
     Args:
         search: what is wanted.
         choices: that there are.
+        recovered: whether each is recovered.
     """
 
-    def __init__(self, search: Search, choices: Choices) -> None:
-        self._search, self._choices = search, choices
-        self._unit = search.accuracy.unit(search.baseline)
-        self._losses = LossModel(search.accuracy.max_loss / self._unit)
+    def __init__(self, search: Search, choices: Choices, *, recovered: bool = False) -> None:
+        self._search, self._choices, self._recovered = search, choices, recovered
+        self._losses = LossModel(search.tolerable)
         self._frontier = choices.frontier()
         self._tried: set[bytes] = set()
         self._has_lost = False  # a trial more than is tolerable
         self._found: Row | None = None  # the cheapest that is good enough
+        self._to_beat = np.inf  # what that costs, or what is known to be good enough beside these choices
         self._reached = np.inf  # the largest angle that was good enough; before that nothing is too far
         self._safest = self._most_accurate()
 
@@ -45,8 +47,8 @@ class Promises:
 
     def learn(self, row: Row, loss: float, *, met: bool) -> None:
         """Take in what came of a trial. One that failed has lost all, and none is taken to have lost more."""
-        most = self._search.accuracy.max_loss / self._unit
-        lost = min(loss / self._unit, max(_ALL, 2 * most))
+        most = self._search.tolerable
+        lost = min(loss / self._search.unit, max(_ALL, 2 * most))
         deviation = self._choices.deviations(row[None])[0]
         self._losses = self._losses.having(deviation, lost)
         self._has_lost |= lost > most
@@ -55,6 +57,20 @@ class Promises:
             self._reached = reached if self._found is None else max(self._reached, reached)
         if met and (self._found is None or self._cost(row) < self._cost(self._found)):
             self._found = row
+            self._to_beat = min(self._to_beat, self._cost(row))
+
+    def hear_of(self, other: "Promises") -> None:
+        """Take in what trials of other choices say of these: what is to be beaten, and whether one lost too much."""
+        self._to_beat = min(self._to_beat, other._to_beat)
+        self._has_lost |= other._has_lost
+
+    def candidate(self, row: Row) -> Candidate:
+        """A choice as it is tried."""
+        return self._search.candidate(self._choices.chosen(row), recovered=self._recovered)
+
+    def most(self) -> float:
+        """The largest expected saving."""
+        return self._most_promising(self._losses)[1]
 
     def best(self, count: int) -> list[Row]:
         """So many untried choices that promise most, each as if the others lost what is expected.
@@ -64,7 +80,10 @@ class Promises:
         losses = self._losses
         rows: list[Row] = []
         refused = 0  # where budgets are not kept, though what ops add says so
-        while len(rows) < count and refused < _REFUSED and (row := self._most_promising(losses)) is not None:
+        while len(rows) < count and refused < _REFUSED:
+            row, _ = self._most_promising(losses)
+            if row is None:
+                break
             self._tried.add(row.tobytes())
             if not self._search.keeps_budgets(self._choices.chosen(row)):
                 refused += 1
@@ -72,35 +91,36 @@ class Promises:
                 rows.append(row)
                 deviations = self._choices.deviations(row[None])
                 losses = losses.having(deviations[0], float(losses.predict(deviations)[0][0]))
-        if not rows and self._found is None and self._safest.tobytes() not in self._tried:
+        if not rows and self._to_beat == np.inf and self._safest.tobytes() not in self._tried:
             self._tried.add(self._safest.tobytes())
             rows.append(self._safest)
         return rows
 
-    def _most_promising(self, losses: LossModel) -> Row | None:
-        """The one within reach, or where none is, of all."""
+    def _most_promising(self, losses: LossModel) -> tuple[Row | None, float]:
+        """The one within reach, or where none is, of all; and what it promises."""
         near = self._sought(losses, _REACH * self._reached)
-        return self._sought(losses, np.inf) if near is None else near
+        return self._sought(losses, np.inf) if near[0] is None else near
 
-    def _sought(self, losses: LossModel, farthest: float) -> Row | None:
+    def _sought(self, losses: LossModel, farthest: float) -> tuple[Row | None, float]:
         """Sought on the frontier and around the best so far, and from there step by step; of at most this angle."""
         rows = self._frontier if self._found is None else self._joined(self._frontier, self._found)
-        found, most = None, _WORTH
+        found, most = None, 0.0
         for _ in range(_CLIMBS):
             savings = self._savings(rows, losses, farthest)
             index = int(np.argmax(savings))
-            if savings[index] <= most:
+            if savings[index] <= max(most, _WORTH):
                 break
             found, most = rows[index], float(savings[index])
             rows = self._choices.near(found)
-        return found
+        return found, most
 
     def _joined(self, rows: Rows, row: Row) -> Rows:
         return np.concatenate([rows, self._choices.near(row)])
 
     def _savings(self, rows: Rows, losses: LossModel, farthest: float) -> Vector:
         """[m], expected, of what is untried, not too far and within the budgets; 0 of the rest."""
-        costs = self._cost(self._safest if self._found is None else self._found) - self._choices.costs(rows)
+        most = self._cost(self._safest) if self._to_beat == np.inf else self._to_beat
+        costs = most - self._choices.costs(rows)
         deviations = self._choices.deviations(rows)
         eligible = (costs > _WORTH) & (self._choices.excess(rows) <= 0) & (angle(deviations) <= farthest)
         eligible &= np.array([row.tobytes() not in self._tried for row in rows], dtype=bool)

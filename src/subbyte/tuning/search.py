@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-from subbyte.adaptor import TunableModel
+from subbyte.adaptor import OutputError, TunableModel
 from subbyte.algorithms import RecoveryMethod, recover
 from subbyte.spec import OpConfig, OpKey, TuneConfig
 from subbyte.tuning.accuracy import Accuracy, Metrics
@@ -77,6 +77,28 @@ class Search:
         if not candidate.recovered:
             return self.model.quantize(candidate.config)
         return self.model.convert(self.realized(candidate))
+
+    def recovered_error(self, key: OpKey, config: OpConfig) -> OutputError:
+        """How far the model's outputs are from float where one op alone is quantized, and then recovered.
+
+        Raises:
+            RecoveryError, CalibrationError: the methods cannot work on that op alone.
+        """
+
+        def recovered(model: Any, batches: Sequence[Any]) -> None:
+            recover(model, self.recipes, batches, seed=self.seed)
+
+        return self.model.output_error(key, config, recovered)
+
+    @property
+    def unit(self) -> float:
+        """The loss of all that the float model has."""
+        return self.accuracy.unit(self.baseline)
+
+    @property
+    def tolerable(self) -> float:
+        """The loss that is, as a share of that."""
+        return self.accuracy.max_loss / self.unit
 
     def objectives(self, config: TuneConfig) -> dict[str, float]:
         """Every figure that is asked for."""

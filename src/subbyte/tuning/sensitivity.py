@@ -1,17 +1,21 @@
 """What alternatives of each op do to the model's output, measured once before the first trial."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from subbyte.adaptor import OutputError
+from subbyte.errors import CalibrationError, RecoveryError
 from subbyte.spec import OpConfig, OpKey
-from subbyte.tuning.deviation import Deviations, angle
+from subbyte.tuning.deviation import Deviations, Vector, angle
 from subbyte.tuning.search import Search
 
 Errors = dict[OpKey, dict[OpConfig, float]]
+Parts = Mapping[OpKey, Mapping[OpConfig, OutputError]]
 Among = Mapping[OpKey, Sequence[OpConfig]]
+
+_NEGLIGIBLE = 0.01  # of the tolerable loss, as an angle: what recovery makes of it matters little
 
 
 def errors_of(search: Search, among: Among) -> Errors:
@@ -21,42 +25,83 @@ def errors_of(search: Search, among: Among) -> Errors:
         search: that keeps them.
         among: the alternatives of each op that are measured.
     """
-    for key, measured in _measured(search, among):
-        search.part_errors[key] = {part: error.squared for part, error in measured.items()}
-        found = {config: sum(measured[part].squared for part in parts(config)) for config in among[key]}
-        search.errors[key] = found
+    for index, (key, alternatives) in enumerate(among.items()):
+        found = {part: search.model.output_error(key, part).squared for part in _every_part(alternatives)}
+        search.part_errors[key] = found
+        search.errors[key] = {config: sum(found[part] for part in parts(config)) for config in alternatives}
+        search.progress("measuring each op", (index + 1) / len(among))
     return search.errors
 
 
-def deviations_of(search: Search, among: Among) -> Deviations:
-    """The deviation of the model's outputs by alternatives of each op, its weight's and its inputs' added.
+def parts_of(search: Search, among: Among) -> Parts:
+    """What the weight of each op alone quantized does to the model's outputs, and what its inputs alone do.
 
-    What makes outputs infinite or no numbers is left out, but for the first alternative of an op. The angles are kept
-    as the search's errors.
+    The angles are kept as the search's errors.
 
     Args:
         search: that keeps them.
         among: the alternatives of each op that are measured.
     """
     found = {}
-    for key, measured in _measured(search, among):
-        search.part_errors[key] = {part: error.angle for part, error in measured.items()}
-        none = np.zeros(1)
-        alone = {
-            config: sum((measured[part].deviation.astype(np.float64) for part in parts(config)), start=none)
-            for config in among[key]
-        }
-        alone = {config: deviation for config, deviation in alone.items() if np.isfinite(deviation).all()}
-        found[key] = alone = alone or {among[key][0]: none}
-        search.errors[key] = {config: float(angle(deviation)) for config, deviation in alone.items()}
-    return Deviations(found)
-
-
-def _measured(search: Search, among: Among) -> Iterator[tuple[OpKey, dict[OpConfig, OutputError]]]:
     for index, (key, alternatives) in enumerate(among.items()):
-        every = dict.fromkeys(part for config in alternatives for part in parts(config))
-        yield key, {part: search.model.output_error(key, part) for part in every}
+        found[key] = measured = {part: search.model.output_error(key, part) for part in _every_part(alternatives)}
         search.progress("measuring each op", (index + 1) / len(among))
+        search.part_errors[key] = {part: error.angle for part, error in measured.items()}
+        search.errors[key] = {
+            config: float(angle(deviation)) for config, deviation in _alone(measured, alternatives).items()
+        }
+    return found
+
+
+def recovered_parts(search: Search, measured: Parts) -> Parts:
+    """The same where each weight that is quantized alone is recovered.
+
+    Weights that hardly do anything count as they are, and so do those that the methods cannot work on alone.
+
+    Args:
+        search: whose recipes recover.
+        measured: without recovery.
+    """
+    found = {}
+    for index, (key, of_op) in enumerate(measured.items()):
+        found[key] = {part: _recovered(search, key, part, error) for part, error in of_op.items()}
+        search.progress("recovering each op", (index + 1) / len(measured))
+    return found
+
+
+def _recovered(search: Search, key: OpKey, part: OpConfig, error: OutputError) -> OutputError:
+    if part.quant_mode != "weight_only" or error.angle <= _NEGLIGIBLE * search.tolerable:
+        return error
+    try:
+        return search.recovered_error(key, part)
+    except (RecoveryError, CalibrationError):  # a trial in which they cannot work either says so
+        return error
+
+
+def deviations(measured: Parts, among: Among) -> Deviations:
+    """The deviation of the model's outputs by alternatives of each op, its weight's and its inputs' added.
+
+    What makes outputs infinite or no numbers is left out, but for the first alternative of an op.
+
+    Args:
+        measured: by parts.
+        among: the alternatives of each op.
+    """
+    return Deviations({key: _alone(of_op, among[key]) for key, of_op in measured.items()})
+
+
+def _alone(measured: Mapping[OpConfig, OutputError], among: Sequence[OpConfig]) -> dict[OpConfig, Vector]:
+    none = np.zeros(1)
+    alone = {
+        config: sum((measured[part].deviation.astype(np.float64) for part in parts(config)), start=none)
+        for config in among
+    }
+    alone = {config: deviation for config, deviation in alone.items() if np.isfinite(deviation).all()}
+    return alone or {among[0]: none}
+
+
+def _every_part(alternatives: Iterable[OpConfig]) -> Iterable[OpConfig]:
+    return dict.fromkeys(part for config in alternatives for part in parts(config))
 
 
 def parts(config: OpConfig) -> Iterator[OpConfig]:

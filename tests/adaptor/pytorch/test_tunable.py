@@ -14,6 +14,7 @@ from networks import ResidualNet, cifar_images, randomized, real_resnet20, seede
 from subbyte import OpConfig, PostTrainingQuantConfig, TensorSpec, TuneConfig
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
 from subbyte.adaptor.pytorch.tunable import PyTorchTunableModel
+from subbyte.algorithms import as_methods, recover
 from subbyte.capability import load_capability
 from subbyte.errors import CalibrationError, ConfigError, TuningError
 
@@ -200,6 +201,37 @@ def test_output_error_is_that_of_one_op_alone(part: str) -> None:
     assert each.output_error(key, given).squared == pytest.approx(error, rel=1e-4)
     with torch.no_grad():
         assert torch.equal(each.apply(draw(each, 0))(x), subbyte.quantize(model, draw(each, 0), [x])(x))
+
+
+def test_output_error_of_one_op_alone_that_is_recovered() -> None:
+    model, x = randomized(ResidualNet()), seeded((64, 3, 8, 8))
+    each = tunable(model, [x])
+    key, methods = ("conv2", "Conv2d"), as_methods(["gptq", "bias_correction"])
+    config = next(c for c in each.alternatives[key] if str(c).startswith("w:int3"))
+    given = OpConfig(weight=config.weight, quant_mode="weight_only")
+    plain = each.output_error(key, given).squared
+    recovered = each.output_error(key, given, lambda prepared, batches: recover(prepared, methods, batches)).squared
+    with torch.no_grad():
+        expected = model(x[:32])
+        got = subbyte.quantize(model, TuneConfig({key: given}), [x], recover=methods)(x[:32])
+    error = float((got.double() - expected).square().sum() / expected.double().square().sum())
+    assert recovered == pytest.approx(error, rel=1e-4)
+    assert recovered < 0.8 * plain
+    assert each.output_error(key, given).squared == plain
+    with torch.no_grad():
+        assert torch.equal(each.apply(draw(each, 0))(x), subbyte.quantize(model, draw(each, 0), [x])(x))
+
+
+def test_errors_are_measured_on_as_many_samples_of_small_batches() -> None:
+    model, x = randomized(ResidualNet()), seeded((40, 3, 8, 8))
+    alone, together = tunable(model, list(x.split(1))), tunable(model, [x])
+    key = ("conv2", "Conv2d")
+    config = next(c for c in alone.alternatives[key] if str(c).startswith("w:int3"))
+    one, other = (
+        each.output_error(key, OpConfig(config.weight, quant_mode="weight_only")) for each in (alone, together)
+    )
+    assert one.squared == pytest.approx(other.squared, rel=1e-3)
+    assert one.deviation == pytest.approx(other.deviation, abs=1e-5)
 
 
 def test_error_of_a_whole_configuration() -> None:

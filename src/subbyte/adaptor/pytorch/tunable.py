@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from subbyte.adaptor.base import TunableModel
+from subbyte.adaptor.base import Recover, TunableModel
 from subbyte.adaptor.output_error import OutputError
 from subbyte.adaptor.pytorch.attach import attach, detach, weighted_parts
 from subbyte.adaptor.pytorch.batch import Batch, batches
@@ -35,6 +35,7 @@ from subbyte.errors import CalibrationError, ModelError
 from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
 
 _SAMPLES = 32  # on which errors of outputs are measured
+_RECOVERED_ON = 64  # samples, for such an error
 
 
 class PyTorchTunableModel(TunableModel):
@@ -77,7 +78,7 @@ class PyTorchTunableModel(TunableModel):
         self._ranges = WeightRanges(self._prepared, self._state.graph)
         self._cost = ConfigurationCost(self._prepared, self._state.graph, self._ranges, self._state.float_bytes)
         self._latencies: dict[int, ModelLatency] = {}  # by the samples of a forward
-        self._samples = [batch.first(_SAMPLES) for batch in self.batches[:1]]
+        self._samples = list(batches(self.batches, _SAMPLES))
         self._expected: list[list[Tensor]] = []
         self._floats = list(_float_tensors(model, self._prepared))
         self._layers = _layers(self._prepared)
@@ -174,13 +175,16 @@ class PyTorchTunableModel(TunableModel):
             )  # fmt: skip
         return self._latencies[samples]
 
-    def output_error(self, key: OpKey, config: OpConfig) -> OutputError:
+    def output_error(self, key: OpKey, config: OpConfig, recover: Recover | None = None) -> OutputError:
         given = config
         if config.weight is None:  # attached with any weight, which is then left as it is
             weights = (each.weight for each in self.alternatives[key] if each.weight is not None)
             given = replace(config, weight=next(weights, None))
         expected = self._float_outputs()
         model = self.apply(TuneConfig({**self._as_float.op, key: given}))
+        if recover is not None:
+            model = copied(model)
+            recover(model, list(batches(self.batches, _RECOVERED_ON)))
         with _float_weight(model, None if given == config else key[0]):
             return output_error(self._outputs(model), expected)
 

@@ -1,0 +1,76 @@
+"""What is measured of each op before the first trial."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from fake import FLOAT, FakeModel, pair, search_of
+
+from subbyte import OpConfig
+from subbyte.adaptor import OutputError, Recover
+from subbyte.algorithms import as_methods
+from subbyte.errors import RecoveryError
+from subbyte.spec import OpKey
+from subbyte.tuning.search import Search
+from subbyte.tuning.sensitivity import Parts, parts_of, recovered_parts
+
+WIDE, NARROW = pair(8), pair(3)
+KEY = ("a", "Linear")
+
+
+class Recovering(FakeModel):
+    """Runs what is to recover it, and remembers of which parts."""
+
+    def __init__(self) -> None:
+        super().__init__({"a": 10}, {"a": 1.0}, {"a": (WIDE, NARROW, FLOAT)})
+        self.recovered: list[OpConfig] = []
+
+    def output_error(self, key: OpKey, config: OpConfig, recover: Recover | None = None) -> OutputError:
+        if recover is not None:
+            self.recovered.append(config)
+            recover(config, ["a batch"])
+        return super().output_error(key, config, recover)
+
+
+@pytest.fixture
+def recovering(monkeypatch: pytest.MonkeyPatch) -> tuple[Search, list[tuple[Any, ...]]]:
+    calls: list[tuple[Any, ...]] = []
+
+    def recover(model: Any, methods: Any, batches: Sequence[Any], *, seed: int) -> None:
+        calls.append((model, methods, batches, seed))
+
+    monkeypatch.setattr("subbyte.tuning.search.recover", recover)
+    return search_of(Recovering(), recipes=as_methods("gptq"), seed=3), calls
+
+
+def measured(search: Search) -> Parts:
+    return parts_of(search, {op.key: search.useful(op.key) for op in search.space.tunable})
+
+
+def test_weights_that_do_something_are_recovered(recovering: Any) -> None:
+    search, calls = recovering
+    plain = measured(search)
+    found = recovered_parts(search, plain)
+    narrow = OpConfig(weight=NARROW.weight, quant_mode="weight_only")
+    assert search.model.recovered == [narrow]  # eight bits do too little, inputs are not what the methods change
+    assert calls == [(narrow, search.recipes, ["a batch"], 3)]
+    assert found[KEY][narrow].angle == pytest.approx(plain[KEY][narrow].angle / 4)
+    assert all(found[KEY][part] is plain[KEY][part] for part in plain[KEY] if part != narrow)
+
+
+def test_what_cannot_be_recovered_alone_counts_as_it_is(recovering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    search, _ = recovering
+
+    def refuse(*given: Any, **options: Any) -> None:
+        raise RecoveryError("equalize needs two layers")
+
+    monkeypatch.setattr("subbyte.tuning.search.recover", refuse)
+    plain = measured(search)
+    assert recovered_parts(search, plain) == plain
+
+
+def test_the_report_shows_errors_without_recovery(recovering: Any) -> None:
+    search, _ = recovering
+    recovered_parts(search, measured(search))
+    narrow = OpConfig(weight=NARROW.weight, quant_mode="weight_only")
+    assert search.part_errors[KEY][narrow] == pytest.approx(4.0**-3)
