@@ -11,7 +11,7 @@ from subbyte.errors import ModelError
 
 Outputs = Sequence[Sequence[Tensor]]  # of each batch its tensors
 
-_PLACES = 1024  # of the outputs of a batch, of which deviations are kept
+_PLACES = 1024  # of all outputs, of which deviations are kept
 _LEAST = 1e-12  # length of a direction
 
 
@@ -50,12 +50,13 @@ def _finite(got: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _deviations(pairs: Sequence[tuple[Tensor, Tensor]]) -> Iterator[np.ndarray]:
+    most = max(_PLACES // max(len(pairs), 1), 1)
     for got, expected in pairs:
         if not expected.numel():
             continue
         samples = len(expected) if expected.ndim else 1
         size = expected.numel() // samples
-        places = _places(expected.numel()).to(expected.device)
+        places = _places(expected.numel(), most).to(expected.device)
         if size > 1:
             at, of = _directions(got, samples, places), _directions(expected, samples, places)
         else:
@@ -76,8 +77,8 @@ def _length(x: Tensor) -> float:
     return float(torch.linalg.vector_norm(x, dtype=torch.float64))
 
 
-def _places(count: int) -> Tensor:
-    """Numbers of some of so many elements; of few all."""
-    if count <= _PLACES:
+def _places(count: int, most: int) -> Tensor:
+    """Numbers of at most so many elements of `count`, drawn by chance."""
+    if count <= most:
         return torch.arange(count)
-    return torch.randint(count, (_PLACES,), generator=torch.Generator().manual_seed(0))
+    return torch.randint(count, (most,), generator=torch.Generator().manual_seed(0))

@@ -36,6 +36,7 @@ from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
 
 _SAMPLES = 32  # on which errors of outputs are measured
 _RECOVERED_ON = 64  # samples, for such an error
+_FORWARDS = 8  # at most, of batches of few samples
 
 
 class PyTorchTunableModel(TunableModel):
@@ -78,7 +79,7 @@ class PyTorchTunableModel(TunableModel):
         self._ranges = WeightRanges(self._prepared, self._state.graph)
         self._cost = ConfigurationCost(self._prepared, self._state.graph, self._ranges, self._state.float_bytes)
         self._latencies: dict[int, ModelLatency] = {}  # by the samples of a forward
-        self._samples = list(batches(self.batches, _SAMPLES))
+        self._samples = list(batches(self.batches[:_FORWARDS], _SAMPLES))
         self._expected: list[list[Tensor]] = []
         self._floats = list(_float_tensors(model, self._prepared))
         self._layers = _layers(self._prepared)
@@ -184,7 +185,7 @@ class PyTorchTunableModel(TunableModel):
         model = self.apply(TuneConfig({**self._as_float.op, key: given}))
         if recover is not None:
             model = copied(model)
-            recover(model, list(batches(self.batches, _RECOVERED_ON)))
+            recover(model, list(batches(self.batches[:_FORWARDS], _RECOVERED_ON)))
         with _float_weight(model, None if given == config else key[0]):
             return output_error(self._outputs(model), expected)
 
