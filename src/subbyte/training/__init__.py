@@ -1,15 +1,18 @@
 """Quantization-aware training: how the quantizers of a prepared model learn."""
 
 from subbyte.training import gradients  # noqa: F401  (they register themselves)
+from subbyte.training.asked import Asked
 from subbyte.training.by_slopes import Point, Slopes
 from subbyte.training.gradient import Gradient
 from subbyte.training.monitor import Departure, RangeMonitor
 from subbyte.training.prepare import train_by
 from subbyte.training.progress import set_progress
 from subbyte.training.registry import as_gradient, register_gradient, registered_gradients
+from subbyte.training.requantize import requantize
 from subbyte.training.rules import OpRules, TrainingRules
 
 __all__ = [
+    "Asked",
     "Departure",
     "Gradient",
     "OpRules",
@@ -20,6 +23,7 @@ __all__ = [
     "as_gradient",
     "register_gradient",
     "registered_gradients",
+    "requantize",
     "set_progress",
     "train_by",
 ]
