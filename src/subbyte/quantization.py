@@ -17,8 +17,17 @@ from subbyte.capability import Capability, load_capability
 from subbyte.config import PostTrainingQuantConfig, as_request, for_training, sampling_size
 from subbyte.errors import ConfigError, RecoveryError
 from subbyte.numerics import QuantizedTensor
+from subbyte.report import training as live_training
 from subbyte.report.tuning.live import shown_live
-from subbyte.training import Asked, TrainingRules, train_by
+from subbyte.training import (
+    Asked,
+    TrainingPlan,
+    TrainingResult,
+    TrainingRules,
+    distillation_of,
+    run_training,
+    train_by,
+)  # fmt: skip
 from subbyte.tuning import (
     DEFAULT_FILE,
     Accuracy,
@@ -41,6 +50,7 @@ __all__ = [
     "prepare_qat",
     "quantize",
     "query_fw_capability",
+    "train",
     "tune",
     "tuning_result",
     "weights",
@@ -152,6 +162,51 @@ def prepare_qat(
     train_by(prepared, rules, kept or [])
     Asked(_capability(capability), first_last, TrainingRules.of(training)).remember(prepared)
     return prepared
+
+
+def train(
+    model: nn.Module,
+    loader: Any,
+    loss_fn: Callable[[Any, Any], Tensor],
+    *,
+    distill: Any = None,
+    data: Any = None,
+    evaluate: Callable[[nn.Module], Any] | None = None,
+    checkpoint: str | Path | None = None,
+    seed: int = 0,
+    **plan: Any,
+) -> TrainingResult:
+    """Train a model, quantized or float; a loop of one's own serves as well.
+
+    The scales that are learned are watched, gradients that are scheduled are told of progress, and a line on standard
+    error says how far it is.
+
+    Args:
+        model: made by `prepare_qat`, or float; it is what is trained.
+        loader: the batches of an epoch, pairs of inputs (a tensor, a tuple or a dict of arguments) and target.
+        loss_fn: from the model's output and the target to the loss.
+        distill: a teacher, whose logits are learned from, or a `training.Distillation`.
+        data: calibration data, as for `prepare_qat`; for stages, and for BatchNorm that is found anew.
+        evaluate: from the model, in eval(), to its metric, after each epoch.
+        checkpoint: a file that keeps the training after each epoch; where it is there the training goes on from it, bit
+            for bit as if it had not been interrupted.
+        seed: of all that is random.
+        plan: how long, by which optimizer and so on: the fields of `training.TrainingPlan`.
+
+    Returns:
+        the model, in eval(), and its epochs.
+
+    Raises:
+        TrainingError: the loss or a scale is not finite; the message names the scale that left its range first.
+        SubbyteError: another of its kinds, if something that is asked is not right.
+    """
+    _check_seed(seed)
+    chosen = TrainingPlan(**plan)
+    with live_training.shown_live() as watch:
+        return run_training(
+            model, loader, loss_fn, chosen, distill=distillation_of(distill), data=data, evaluate=evaluate,
+            checkpoint=checkpoint, seed=seed, watch=watch,
+        )  # fmt: skip
 
 
 def fit(

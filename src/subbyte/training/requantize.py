@@ -12,7 +12,8 @@ from subbyte.adaptor.pytorch.batch import batches
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.quantizer import Quantizer
 from subbyte.adaptor.pytorch.state import state_of
-from subbyte.config import as_request, for_training, sampling_size
+from subbyte.config import as_request, for_training, resolve, sampling_size
+from subbyte.config.request import Request
 from subbyte.spec import TuneConfig
 from subbyte.training.asked import Asked
 from subbyte.training.prepare import train_by
@@ -39,13 +40,27 @@ def requantize(model: nn.Module, config: Any, data: Any) -> list[nn.Parameter]:
     Raises:
         SubbyteError: one of its kinds, if the model, the configuration or the data is not right.
     """
-    asked, request = Asked.of(model), for_training(as_request(config))
+    asked, request, first_last = _wanted(model, config)
     kept = list(batches(data, sampling_size(request)))
     before = {slot: _learned(quantizer) for slot, quantizer in _quantizers(model)}
-    first_last = None if isinstance(request, TuneConfig) else asked.first_last
     PyTorchAdaptor(asked.capability).prepare_again(model, request, kept, first_last)
     train_by(model, asked.rules, kept)
     return list(_new_parameters(model, before))
+
+
+def check_requantize(model: nn.Module, config: Any) -> None:
+    """Refuse a configuration that `requantize` would, before time is spent.
+
+    Raises:
+        SubbyteError: as for `requantize`.
+    """
+    asked, request, first_last = _wanted(model, config)
+    resolve(asked.capability, [op.info for op in state_of(model).graph if op.quantizable], request, first_last)
+
+
+def _wanted(model: nn.Module, config: Any) -> tuple[Asked, Request, str | None]:
+    asked, request = Asked.of(model), for_training(as_request(config))
+    return asked, request, None if isinstance(request, TuneConfig) else asked.first_last
 
 
 def _learned(quantizer: Quantizer) -> dict[str, nn.Parameter]:

@@ -35,7 +35,9 @@ def prepare_again(model: nn.Module, resolve: Resolver, batches: Sequence[Batch])
     if state.converted:
         raise ModelError("a converted model has no float weights to be quantized otherwise; give the prepared one")
     if not any(op.calls for op in state.graph):
-        raise ModelError("this model was prepared without data, so the ways through it are not known; prepare it with data")
+        raise ModelError(
+            "this model was prepared without data, so the ways through it are not known; prepare it with data"
+        )
     config = resolve([op.info for op in state.graph if op.quantizable])
     with torch.inference_mode(False):
         for name in state.graph.ops:
