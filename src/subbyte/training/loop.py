@@ -33,11 +33,13 @@ def run_training(
     checkpoint: str | Path | None = None,
     seed: int = 0,
     watch: Callable[[Progress], None] = lambda progress: None,
+    save: Callable[[nn.Module], None] = lambda model: None,
 ) -> TrainingResult:
     """What `subbyte.train` does, and whose arguments these are.
 
     Args:
         watch: is told where the training is, after each step.
+        save: is given the model whenever it is, after an epoch, the one that would come back if that were the last.
     """
     if plan.keep == "best" and evaluate is None:
         raise ConfigError("keep='best' needs a metric to tell which is: give evaluate=...")
@@ -54,10 +56,13 @@ def run_training(
                     interrupt.add_note(f"{len(history)} epochs are kept in {kept.path}; the same call goes on there")
                 raise
             history.append(epoch)
-            if plan.keep == "best" and run.stage == len(plan.stages) and epoch.metric is not None:
+            is_final = run.stage == len(plan.stages)  # at the last configuration
+            if plan.keep == "best" and is_final and epoch.metric is not None:
                 best = better(best, model, number, epoch.metric, higher_is_better=plan.higher_is_better)
             if kept is not None:
                 kept.write(run, history, best)
+            if is_final and (best is None or best.epoch == number):
+                save(model)
         return _result(run, history, best, evaluate)
 
 
