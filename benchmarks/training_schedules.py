@@ -10,12 +10,12 @@ from typing import Any
 import jobs
 import torch.nn.functional as F
 from jobs import Job, Outcome
+from networks.images import training_batches
 from recovery_table import Row
 from torch import nn
 
 import networks
 import subbyte
-from networks.images import training_batches
 from report import Report, parser
 
 STEPS, QUICK_STEPS, BATCH, SEEDS = 150, 4, 64, (0,)

@@ -143,7 +143,7 @@ def test_in_a_compiled_step() -> None:
     _, loss = distillation(student, X)
     _, compiled = distillation(torch.compile(student, backend="aot_eager"), X)
     torch.testing.assert_close(compiled, loss)
-    with pytest.raises(subbyte.ModelError, match="compiled.*distil logits alone"):
+    with pytest.raises(subbyte.ModelError, match=r"compiled.*distil logits alone"):
         Distillation(teacher, blocks=1)(torch.compile(student, backend="aot_eager"), X)
 
 
