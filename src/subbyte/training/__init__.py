@@ -7,6 +7,7 @@ from subbyte.training.monitor import Departure, RangeMonitor
 from subbyte.training.prepare import train_by
 from subbyte.training.progress import set_progress
 from subbyte.training.registry import as_gradient, register_gradient, registered_gradients
+from subbyte.training.replicated_ranges import replicate_ranges
 from subbyte.training.rules import OpRules, TrainingRules
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "as_gradient",
     "register_gradient",
     "registered_gradients",
+    "replicate_ranges",
     "set_progress",
     "train_by",
 ]
