@@ -16,6 +16,7 @@ from subbyte.calibration import calibrate_tensor
 from subbyte.errors import ConfigError
 from subbyte.spec import QuantParams
 from subbyte.training.gradient import Gradient
+from subbyte.training.lost_signs import warn_of_lost_signs
 from subbyte.training.rules import Slot, TrainingRules
 from subbyte.training.start import observed_params
 
@@ -56,6 +57,7 @@ def train_by(model: nn.Module, rules: TrainingRules, batches: Sequence[Batch] = 
         raise ConfigError("the configuration quantizes nothing, so there is nothing to train; ask for 'w4a4', say")
     rules.check_names([each.op for each in found])
     _start(model, found, rules.start, batches)
+    warn_of_lost_signs(model, {each.op: each.quantizer for each in found if each.slot == "activation"})
     for each in found:
         each.quantizer.gradient = each.gradient
         each.quantizer.learn(*each.gradient.learns)
