@@ -19,6 +19,7 @@ from subbyte.errors import (
     DataTypeError,
     EvaluationError,
     KernelError,
+    LostSignWarning,
     ModelError,
     RecoveryError,
     SubbyteError,
@@ -62,7 +63,7 @@ __all__ = [
     "register_objective", "register_scheme", "register_strategy",
     # errors
     "SubbyteError", "CalibrationError", "CapabilityError", "CheckpointError", "ConfigError", "DataTypeError",
-    "EvaluationError", "KernelError", "ModelError", "RecoveryError", "TrainingError", "TuningError",
+    "EvaluationError", "KernelError", "LostSignWarning", "ModelError", "RecoveryError", "TrainingError", "TuningError",
     "UnseenOpError",
 ]  # fmt: skip
 __version__ = "0.1.0"

@@ -49,6 +49,10 @@ class KernelError(SubbyteError, RuntimeError):
     """Arguments that an operator cannot work on, or native kernels that cannot be used."""
 
 
+class LostSignWarning(UserWarning):
+    """A binary input that is never negative: its sign is the same everywhere, and tells the op nothing."""
+
+
 def nearest(word: str, allowed: Iterable[str]) -> str:
     """The hint of an error message: `; did you mean 'X'?`, or nothing when no spelling is near."""
     choices = sorted({str(choice) for choice in allowed if _may_be_meant(str(word).lower(), str(choice).lower())})

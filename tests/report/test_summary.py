@@ -1,5 +1,6 @@
 """summary and explain: what was asked, what is there, what it costs."""
 
+import copy
 import math
 from itertools import pairwise
 from typing import Any
@@ -258,6 +259,29 @@ def test_a_layer_that_runs_twice_multiplies_twice() -> None:
             return x @ x.T
 
     assert {name: row["macs"] for name, row in rows_of(Twice(), seeded((3, 6))).items()} == {"fc": 72, "matmul": 18}
+
+
+def test_a_weight_shared_at_two_precisions_counts_at_both() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+            self.two.weight = self.one.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.two(self.one(x)))
+
+    prepared = subbyte.prepare(Tied(), "w4a4", seeded((4, 8)), first_last="int8")
+    packed = subbyte.convert(prepared)
+    for model in (prepared, copy.deepcopy(packed), packed):
+        totals = subbyte.summary(model).totals
+        assert totals["params_by_bits"] == {"w8": 64 + 24, "w4": 64, "w32": 8 + 8 + 3}
+        weights = (64 + 8 * 4) + (32 + 8 * 4) + (24 + 3 * 4) + 3 * 4  # codes and scales of three, their zero points
+        assert totals["bytes"] - sum(x.nbytes for x in _activation_tensors(model)) == weights + (8 + 8 + 3) * 4
+
+
+def _activation_tensors(model: nn.Module) -> list[Tensor]:
+    return list(model.subbyte_state.buffers()) if model.subbyte_state.converted else []
 
 
 def test_a_shared_weight_counts_once() -> None:

@@ -46,6 +46,7 @@ def test_every_width(bits: int, scheme: str, granularity: str) -> None:
 
 
 @pytest.mark.parametrize("granularity", _GRANULARITIES)
+@pytest.mark.filterwarnings("ignore::subbyte.LostSignWarning")
 @pytest.mark.parametrize("dtype", ["bint1", "ternary", "nf4"])
 def test_tables(dtype: str, granularity: str) -> None:
     _agree(_trained(TensorSpec(dtype, granularity=granularity), TensorSpec("uint4")))
@@ -61,6 +62,7 @@ def test_every_gradient(gradient: str, granularity: str) -> None:
     _agree(_trained(weight, TensorSpec("uint3", scheme=scheme), {"weight": gradient, "activation": gradient}))
 
 
+@pytest.mark.filterwarnings("ignore::subbyte.LostSignWarning")
 @pytest.mark.parametrize("config", ["w4a4", "w1a1", "w2a8:dynamic", "w4", "w3a3"])
 def test_shorthands_with_first_and_last_in_eight_bits(config: str) -> None:
     first_last = None if config == "w4" else "w8a8:dynamic" if "dynamic" in config else "int8"

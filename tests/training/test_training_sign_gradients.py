@@ -115,6 +115,7 @@ def test_standardized_weights() -> None:
     assert as_gradient("clipped_identity").reparametrized(weight) is weight
 
 
+@pytest.mark.filterwarnings("ignore::subbyte.LostSignWarning")
 def test_progress_is_kept_by_checkpoints_and_gone_after_convert() -> None:
     x = seeded((16, 4, 6, 6))
     training = {"bint1": {"weight": {"ir_net": {"standardized": True}}, "activation": "ir_net"}}
@@ -154,6 +155,7 @@ def test_what_has_no_meaning_is_refused() -> None:
         set_progress(prepared, 3)
 
 
+@pytest.mark.filterwarnings("ignore::subbyte.LostSignWarning")
 def test_rules_of_types_beat_those_of_all_and_ops_beat_both() -> None:
     x = seeded((4, 4, 6, 6))
     rules = {

@@ -1,6 +1,7 @@
 """One row for each op: what it was asked to be, what it is, and what that costs."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -122,17 +123,37 @@ def _weight_spec(module: WeightedModule) -> TensorSpec:
     return TensorSpec.from_dict({key: value for key, value in spec.to_dict().items() if key != "axis"})
 
 
-def quantized_weights(model: nn.Module) -> list[tuple[TensorSpec, int, int, int]]:
-    """Of each weight that is quantized or in 16 bits: spec, values, bytes in float, bytes now; shared ones once."""
-    found: dict[tuple[int, TensorSpec], tuple[TensorSpec, int, int, int]] = {}
+@dataclass(frozen=True)
+class StoredWeight:
+    """A weight that is quantized or in 16 bits.
+
+    Args:
+        origin: the same of two that were one float weight, and are kept at two precisions.
+        spec: how it is kept.
+        count: of its values.
+        float_bytes, bytes: in float, and now.
+    """
+
+    origin: int
+    spec: TensorSpec
+    count: int
+    float_bytes: int
+    bytes: int
+
+
+def stored_weights(model: nn.Module) -> list[StoredWeight]:
+    """Every weight that is quantized or in 16 bits; those that several ops share at one precision once."""
+    found: dict[tuple[int, TensorSpec], StoredWeight] = {}
     for module in model.modules():
         if isinstance(module, WeightedModule):
-            found[id(module.weight), module.weight_spec] = (module.weight_spec, *_weight_size(module))
+            own = StoredWeight(module.float_weight, module.weight_spec, *_weight_size(module))
+            found[id(module.weight), module.weight_spec] = own
         elif isinstance(module, HalfModule):
             spec = TensorSpec(module.half_type)
-            for parameter in module.parameters(recurse=False):
+            for name, parameter in module.named_parameters(recurse=False):
                 count, before = parameter.numel(), parameter.numel() * module.float_type.itemsize
-                found[id(parameter), spec] = (spec, count, before, _nbytes(parameter, module))
+                origin = module.float_weights[name]
+                found[id(parameter), spec] = StoredWeight(origin, spec, count, before, _nbytes(parameter, module))
     return list(found.values())
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from subbyte.adaptor.pytorch.prepare import model_bytes
 from subbyte.adaptor.pytorch.state import state_of
-from subbyte.report.rows import Row, quantized_weights, rows_of
+from subbyte.report.rows import Row, rows_of, stored_weights
 
 
 @dataclass(frozen=True)
@@ -92,15 +92,15 @@ def summary(model: nn.Module) -> Summary:
 
 
 def totals_of(model: nn.Module, rows: list[Row]) -> dict[str, Any]:
-    """The footer's figures; a weight that several ops share counts once."""
+    """The footer's figures; a weight that several ops share counts once for each precision that it is kept at."""
     state = state_of(model)
-    quantized = quantized_weights(model)
-    by_bits = Counter({"w32": state.float_params})
-    for spec, count, _, _ in quantized:
-        by_bits[f"w{spec.dtype.bits}"] += count
-        by_bits["w32"] -= count
-    saved = sum(before - now for _, _, before, now in quantized)
-    size = model_bytes(model) if state.converted else state.float_bytes - saved
+    stored = stored_weights(model)
+    origins = {weight.origin: weight for weight in stored}.values()
+    by_bits = Counter({"w32": state.float_params - sum(weight.count for weight in origins)})
+    for weight in stored:
+        by_bits[f"w{weight.spec.dtype.bits}"] += weight.count
+    left = state.float_bytes - sum(weight.float_bytes for weight in origins)
+    size = model_bytes(model) if state.converted else left + sum(weight.bytes for weight in stored)
     return {
         "params": state.float_params,
         "params_by_bits": {key: count for key, count in by_bits.items() if count},

@@ -10,8 +10,9 @@ from subbyte.training.loop import run_training
 from subbyte.training.monitor import Departure, RangeMonitor
 from subbyte.training.plan import Stage, TrainingPlan
 from subbyte.training.prepare import train_by
-from subbyte.training.progress import set_progress
+from subbyte.training.progress import follows_progress, set_progress
 from subbyte.training.registry import as_gradient, register_gradient, registered_gradients
+from subbyte.training.replicated_ranges import replicate_ranges
 from subbyte.training.requantize import requantize
 from subbyte.training.result import Epoch, Progress, TrainingResult
 from subbyte.training.rules import OpRules, TrainingRules
@@ -33,10 +34,12 @@ __all__ = [
     "TrainingRules",
     "as_gradient",
     "distillation_of",
+    "follows_progress",
     "freeze_batch_norm",
     "reestimate_batch_norm",
     "register_gradient",
     "registered_gradients",
+    "replicate_ranges",
     "requantize",
     "run_training",
     "set_progress",

@@ -16,6 +16,7 @@ from subbyte.calibration import calibrate_tensor
 from subbyte.errors import ConfigError
 from subbyte.spec import QuantParams
 from subbyte.training.gradient import Gradient
+from subbyte.training.lost_signs import warn_of_lost_signs
 from subbyte.training.rules import Slot, TrainingRules
 from subbyte.training.start import observed_params
 
@@ -57,6 +58,7 @@ def train_by(model: nn.Module, rules: TrainingRules, batches: Sequence[Batch] = 
     rules.check_names([each.op for each in found])
     _start(model, found, rules.start, batches)
     state_of(model).run.trained = True
+    warn_of_lost_signs(model, {each.op: each.quantizer for each in found if each.slot == "activation"})
     for each in found:
         each.quantizer.gradient = each.gradient
         each.quantizer.learn(*each.gradient.learns)

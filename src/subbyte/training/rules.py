@@ -58,6 +58,8 @@ class TrainingRules(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise ConfigError(f"training: {_explain(error)}") from None
+        for pattern in self.ops:
+            _check_pattern(pattern)
         for name in self.types:
             if name not in registered_dtypes():
                 raise ConfigError(f"training: types: {name!r} is no data type{nearest(name, registered_dtypes())}")
@@ -115,6 +117,13 @@ def usual_gradient(spec: TensorSpec, *, is_static: bool) -> Gradient:
     return as_gradient("lsq" if learns else "clipped")
 
 
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"training: ops: {pattern!r} is neither a name nor a regular expression: {error}") from None
+
+
 def _explain(error: ValidationError) -> str:
     lines = []
     for problem in error.errors():
@@ -123,6 +132,8 @@ def _explain(error: ValidationError) -> str:
             allowed = list(OpRules.model_fields if len(problem["loc"]) > 1 else TrainingRules.model_fields)
             key = str(problem["loc"][-1])
             lines.append(f"unknown key {key!r}{nearest(key, allowed)} (allowed: {', '.join(allowed)})")
+        elif problem["type"] == "model_type":
+            lines.append(f"{path}: {{'weight': ..., 'activation': ...}} is expected, found {problem['input']!r}")
         else:
             lines.append(f"{path}: {problem['msg'].lower()}, found {problem['input']!r}")
     return "; ".join(dict.fromkeys(lines))

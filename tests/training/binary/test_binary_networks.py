@@ -101,6 +101,7 @@ def test_with_the_magnitude_of_the_input() -> None:
     _agree(prepared, X)
 
 
+@pytest.mark.filterwarnings("ignore::subbyte.LostSignWarning")
 def test_a_resnet_with_a_skip_per_convolution() -> None:
     x = seeded((2, 3, 32, 32))
     model = skip_per_convolution(randomized(ResNetCifar(20)), x)

@@ -29,7 +29,7 @@ from subbyte.spec import OpConfig, TensorSpec
 # What `attach` sets on a module.
 _ATTACHED = (
     *("handler", "op_name", "op_config", "input_quantizers", "weight_spec", "weight_quantizer", "norm"),
-    *("half_type", "float_type", "is_stored", "run"),
+    *("float_weight", "float_weights", "half_type", "float_type", "is_stored", "run"),
 )
 
 
@@ -150,6 +150,7 @@ def _attach_weight(module: Any, handler: WeightedHandler, op: Op, config: OpConf
     handler.check_spec(module, config.weight, op.name)
     spec = config.weight.with_axis(handler.channel_axis, handler.group_axis)
     module.weight_spec = spec
+    module.float_weight = id(module.weight)
     module.norm = ()
     module.weight_quantizer = WeightQuantizer(op.name, spec).to(module.weight.device)
     module.weight_quantizer.train(module.training)

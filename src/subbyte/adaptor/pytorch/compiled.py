@@ -1,4 +1,4 @@
-"""Models and parts of models that torch.compile or TorchScript has made something else of."""
+"""Models and parts of models that torch.compile, TorchScript or FSDP2 has made something else of."""
 
 import torch
 from torch import nn
@@ -6,8 +6,8 @@ from torch import nn
 from subbyte.errors import ModelError
 
 
-def check_uncompiled(model: nn.Module) -> None:
-    """Refuse them: what they run is no longer the code of their modules.
+def check_whole(model: nn.Module) -> None:
+    """Refuse them: what they run or hold is no longer what their modules say.
 
     Raises:
         ModelError: naming the first such module.
@@ -23,4 +23,9 @@ def check_uncompiled(model: nn.Module) -> None:
             raise ModelError(
                 f"{place} is TorchScript (torch.jit), which cannot be quantized; give the Python module that it was "
                 "made from"
+            )
+        if hasattr(type(module), "unshard"):
+            raise ModelError(
+                f"{place} is sharded (fully_shard), so that this process holds a part of it; gather its state_dict "
+                "(get_model_state_dict with full_state_dict), load it into a model that is not sharded, and give that"
             )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.closures import check_closures
-from subbyte.adaptor.pytorch.compiled import check_uncompiled
+from subbyte.adaptor.pytorch.compiled import check_whole
 from subbyte.errors import ModelError
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -24,7 +24,7 @@ def copied(model: Model, memo: dict[int, Any] | None = None) -> Model:
         ModelError: the model holds something that cannot be copied, that is compiled, or a function that would go
             on using the original; the message names it.
     """
-    check_uncompiled(model)
+    check_whole(model)
     check_closures(model)
     try:
         copied = copy.deepcopy(model, memo)

@@ -9,7 +9,7 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from subbyte.adaptor.pytorch.compiled import check_uncompiled
+from subbyte.adaptor.pytorch.compiled import check_whole
 from subbyte.adaptor.pytorch.modules import WeightedHandler, handler_of
 from subbyte.adaptor.pytorch.state import is_quantized
 from subbyte.errors import ModelError
@@ -32,7 +32,7 @@ def check_float(model: Any) -> None:
         raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}")
     if is_quantized(model):
         raise ModelError("the model is quantized already; start from the float model")
-    check_uncompiled(model)
+    check_whole(model)
     for name, module in model.named_modules():
         for problem in _problems(module):
             raise ModelError(f"{f'module {name!r}' if name else 'the model'} {problem}")

@@ -28,6 +28,7 @@ class HalfModule(KeepsFormat, FloatModule):
         half_type: the type that it computes in.
         float_type: of the result where no input is of a float type; follows when the model is cast.
         is_stored: whether the parameters are in that type.
+        float_weights: for each parameter a number that those of other modules have which share it.
     """
 
     op_name: str
@@ -35,6 +36,7 @@ class HalfModule(KeepsFormat, FloatModule):
     half_type: DataType
     float_type: torch.dtype
     is_stored: bool
+    float_weights: dict[str, int]
     weight: Any
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -83,6 +85,7 @@ def attach_half(module: Any, name: str, half: DataType, run: Run) -> None:
     if handler is not None and not all(id(weight) in own for weight in handler.weights(module)):
         raise ModelError(f"op {name!r}: its weight is no Parameter; assign it as a torch.nn.Parameter first")
     module.op_name, module.half_type, module.is_stored, module.run = name, half, False, run
+    module.float_weights = {key: id(x) for key, x in module._parameters.items()}
     module.float_type = next((x.dtype for x in module._parameters.values() if x is not None), torch.float32)
     swap(module, HalfModule)
 

@@ -52,10 +52,14 @@ class WeightedModule(KeepsFormat, QuantizedModule):
     """Mixin of a module with a quantized weight: integers first.
 
     `y = (sum (qx - zx)(qw - zw)) * (sx * sw) + b`; the groups of a per_group weight are added in order.
+
+    Attributes:
+        float_weight: the same of two modules that shared a float weight, whatever each has made of it.
     """
 
     handler: WeightedHandler
     weight: Any
+    float_weight: int
     weight_spec: TensorSpec
     cast_to: torch.dtype | None = None
 

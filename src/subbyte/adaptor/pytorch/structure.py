@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from subbyte.adaptor.pytorch.compiled import check_uncompiled
+from subbyte.adaptor.pytorch.compiled import check_whole
 from subbyte.adaptor.pytorch.quantized_module import QuantizedModule
 from subbyte.adaptor.pytorch.state import STATE, Described, QuantizationState
 from subbyte.adaptor.pytorch.swap import Swapped
@@ -21,7 +21,7 @@ def check_structure(model: nn.Module, state: QuantizationState) -> None:
     Raises:
         ModelError: naming the first such module, or one that was compiled (torch.compile).
     """
-    check_uncompiled(model)
+    check_whole(model)
     found = structure(model)
     for name in {**state.structure, **found}:
         same = _is_same(state.structure.get(name), found.get(name))

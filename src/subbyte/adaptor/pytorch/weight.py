@@ -57,7 +57,11 @@ class WeightOperand:
 
 
 class WeightQuantizer(Quantizer):
-    """Quantizes a weight by parameters found once; what it gives is cached until weight or parameters change."""
+    """Quantizes a weight by parameters found once; what it gives is cached until weight or parameters change.
+
+    In a group of processes nothing is cached: DistributedDataParallel writes into BatchNorm's statistics before each
+    forward, and FSDP2 gathers weights for one, without a trace in their versions.
+    """
 
     def __init__(self, name: str, spec: TensorSpec) -> None:
         super().__init__(name, spec)
@@ -104,6 +108,9 @@ class WeightQuantizer(Quantizer):
         """The weight of `module` ready for use; quantized again only when something changed."""
         if torch.compiler.is_compiling():
             return self._quantize(module, handler, norm)
+        if _has_processes():
+            with torch.no_grad():
+                return self._quantize(module, handler, norm)
         key = self._key(module, norm)
         if self._cache is None or self._cache[0] != key:
             with torch.no_grad():
@@ -139,6 +146,11 @@ class WeightQuantizer(Quantizer):
         params = self.params_of(weight)
         zero_point = None if params.zero_point is None else params.zero_point.clone()
         return QuantizedTensor.from_float(weight, QuantParams(params.scale.clone(), zero_point), self.spec)
+
+
+def _has_processes() -> bool:
+    """Whether other processes may write into this one's tensors: their versions tell nothing of that."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def weight_to_quantize(module: Any) -> Tensor:
