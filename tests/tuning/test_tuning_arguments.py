@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import subbyte
-from subbyte import ConfigError, TuningCriterion, TuningError
+from subbyte import CalibrationError, ConfigError, TuningCriterion, TuningError
 from subbyte.tuning.accuracy import read_metrics
 from subbyte.tuning.strategies import registry
 
@@ -21,7 +21,8 @@ def small() -> nn.Module:
 
 
 def tune(folder: Path, evaluate: Any = lambda model: 1.0, **given: Any) -> subbyte.TuneResult:
-    return subbyte.tune(small(), torch.randn(4, 8), evaluate, storage=folder / "s.db", **{"max_trials": 2} | given)
+    asked = {"max_trials": 2, "storage": folder / "s.db"} | given
+    return subbyte.tune(small(), torch.randn(8, 8), evaluate, **asked)
 
 
 def never(model: nn.Module) -> float:
@@ -40,6 +41,15 @@ def never(model: nn.Module) -> float:
         ({"objective": {"size": float("inf")}}, "objective: 'size' must be a positive number"),
         ({"objective": {"size": 1, "modelsize": 2}}, "'modelsize' is another name of 'size'"),
         ({"loss_fn": 3}, "loss_fn must be a function, not 3"),
+        ({"loss_fn": lambda model: 0.0}, "loss_fn takes the model and a batch"),
+        ({"max_loss": 5.0}, "max_loss=5 would let more than all of the metric be lost.*five percent"),
+        ({"study": 5}, "study is a name, not 5"),
+        ({"strategy": ["tpe"]}, "strategy is the name of one"),
+        ({"storage": ""}, "storage is a file"),
+        ({"storage": "/"}, "storage / is a folder"),
+        ({"storage": "postgresql://me:secret@localhost/x"}, r"postgresql://me:\*\*\*@localhost/x cannot be opened"),
+        ({"recover": "batch_norm"}, "the model has no BatchNorm"),
+        ({"recover": "rotate"}, "'rotate' has no meaning for this model"),
         ({"evaluate": 3}, "evaluate must be a function, not 3"),
         ({"study": ""}, "study is a name"),
         ({"seed": "a"}, "seed: a whole number"),
@@ -53,6 +63,30 @@ def never(model: nn.Module) -> float:
 def test_arguments_that_have_no_meaning(tmp_path: Path, given: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         tune(tmp_path, **{"evaluate": never} | given)
+
+
+def test_too_little_data_to_recover_is_told_before_anything_is_tried(tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError, match="4 calibration samples are too few"):
+        subbyte.tune(small(), torch.randn(4, 8), never, recover="gptq", strategy="random", storage=tmp_path / "s.db")
+
+
+def test_options_that_the_sampler_takes_and_cannot_use(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Optuna's sampler takes"):
+        tune(tmp_path, strategy="tpe", strategy_options={"n_startup_trials": "x"})
+
+
+def test_a_large_loss_may_be_tolerable_in_the_metrics_own_unit_or_of_what_is_to_be_low(tmp_path: Path) -> None:
+    assert tune(tmp_path, max_loss=5.0, criterion="absolute").criterion_met
+    assert tune(tmp_path, max_loss=2.0, higher_is_better=False, study="another").criterion_met
+
+
+def test_control_characters_of_an_exception_are_taken_out(tmp_path: Path) -> None:
+    def red(model: nn.Module) -> float:
+        if hasattr(model, "subbyte_state"):
+            raise RuntimeError("\x1b[31mred\x1b[0m\nand more")
+        return 1.0
+
+    assert tune(tmp_path, red).trials[0].problem == "RuntimeError:  [31mred [0m\nand more"
 
 
 def test_options_reach_the_sampler(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_bayesian_learns_what_a_budget_is() -> None:
 
 @pytest.mark.parametrize("name", WALKS)
 def test_a_walk_goes_down_to_a_budget_that_is_far_below_what_accuracy_asks(name: str) -> None:
-    search = search_of(small(), 100.0, budgets={"size": 300.0}, loss_fn=lambda net, batch: None)  # 280 are the least
+    search = search_of(small(), 1.0, budgets={"size": 300.0}, loss_fn=lambda net, batch: None)  # 280 are the least
     best = best_of(played(name, search))
     assert best is not None
     assert best.met
@@ -189,10 +189,10 @@ def test_a_walk_goes_down_to_a_budget_that_is_far_below_what_accuracy_asks(name:
 def test_budgets_of_which_few_configurations_keep_any_end_a_search_by_exhaustion() -> None:
     names = [f"op{index}" for index in range(12)]
     model = FakeModel(dict.fromkeys(names, 10), dict.fromkeys(names, 1.0), dict.fromkeys(names, ALTERNATIVES))
-    only_one = search_of(model, 100.0, budgets={"size": 12 * 10 * 2.0})
+    only_one = search_of(model, 1.0, budgets={"size": 12 * 10 * 2.0})
     trials = played("exhaustive", only_one)
     assert [widths(trial) for trial in trials] == [[2] * 12]  # of 4^12
-    none = search_of(model, 100.0, budgets={"size": 12 * 10 * 8.0, "latency": 12 * 10 / 8.0 - 0.1})
+    none = search_of(model, 1.0, budgets={"size": 12 * 10 * 8.0, "latency": 12 * 10 / 8.0 - 0.1})
     assert played("exhaustive", none) == []
 
 

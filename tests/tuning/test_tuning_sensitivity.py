@@ -11,8 +11,8 @@ from subbyte.adaptor import OutputError, Recover
 from subbyte.algorithms import as_methods
 from subbyte.errors import RecoveryError
 from subbyte.spec import OpKey
-from subbyte.tuning.search import Search
-from subbyte.tuning.sensitivity import Parts, parts_of, recovered_parts
+from subbyte.tuning.search import Search, TimeIsOverError
+from subbyte.tuning.sensitivity import Parts, errors_of, parts_of, recovered_parts
 
 WIDE, NARROW = pair(8), pair(3)
 KEY = ("a", "Linear")
@@ -58,11 +58,14 @@ def test_weights_that_do_something_are_recovered(recovering: Any) -> None:
     assert all(found[KEY][part] is plain[KEY][part] for part in plain[KEY] if part != narrow)
 
 
-def test_what_cannot_be_recovered_alone_counts_as_it_is(recovering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [RecoveryError("equalize needs two layers"), ValueError("a user's own method")])
+def test_what_cannot_be_recovered_alone_counts_as_it_is(
+    recovering: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     search, _ = recovering
 
     def refuse(*given: Any, **options: Any) -> None:
-        raise RecoveryError("equalize needs two layers")
+        raise error
 
     monkeypatch.setattr("subbyte.tuning.search.recover", refuse)
     plain = measured(search)
@@ -74,3 +77,15 @@ def test_the_report_shows_errors_without_recovery(recovering: Any) -> None:
     recovered_parts(search, measured(search))
     narrow = OpConfig(weight=NARROW.weight, quant_mode="weight_only")
     assert search.part_errors[KEY][narrow] == pytest.approx(4.0**-3)
+
+
+def test_there_may_be_no_time_to_measure(recovering: Any) -> None:
+    search, calls = recovering
+    plain = measured(search)
+    search.is_late = lambda: True
+    assert recovered_parts(search, plain) == plain
+    assert not calls
+    with pytest.raises(TimeIsOverError):
+        measured(search)
+    with pytest.raises(TimeIsOverError):
+        errors_of(search, {KEY: [NARROW, WIDE]})

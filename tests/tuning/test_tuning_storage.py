@@ -155,6 +155,7 @@ def test_recovery_methods_of_the_best_are_named(tmp_path: Path) -> None:
         patch.dict(registry._STRATEGIES, {"recovered": recovered}),
         patch.object(Search, "realized", lambda search, candidate: candidate.config),
         patch.object(Search, "converted", lambda search, candidate: nn.Identity()),
+        patch("subbyte.tuning.tune.check_recipes"),
     ):
         methods: Any = ["bias_correction"]
         result = search_small(accuracy, storage, study="small", strategy="recovered", recipes=methods, seed=7)

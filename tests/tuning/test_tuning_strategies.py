@@ -257,6 +257,15 @@ def test_sensitivity_does_without_recovery_that_harms() -> None:
     assert sum(trial.recovered for trial in trials) < len(trials) / 2
 
 
+@pytest.mark.parametrize("name", ["random", "exhaustive", "tpe", "bayesian", "mse", "basic"])
+def test_every_strategy_recovers_what_loses_too_much(name: str) -> None:
+    model = FakeModel({"a": 10, "b": 20}, {"a": 1.0, "b": 1.0})
+    search = search_of(model, recipes=["some method"])
+    trials = play(search, strategy_of(name)(search), lambda candidate, number: 0.0 if candidate.recovered else 0.5, 8)
+    plain = [trial.config for trial in trials if not trial.recovered]
+    assert [trial.config for trial in trials if trial.recovered] in (plain, plain[:-1])
+
+
 def test_hawq_needs_a_loss() -> None:
     model = FakeModel(SIZES, SENSITIVITIES)
     search = search_of(model)

@@ -15,7 +15,15 @@ from subbyte.algorithms import (  # noqa: F401  (they register themselves)
     smoothquant,
 )
 from subbyte.algorithms.method import RecoveryMethod, Stage
-from subbyte.algorithms.recover import recover
+from subbyte.algorithms.recover import check_recovery, recover
 from subbyte.algorithms.registry import as_methods, register_algorithm, registered_methods
 
-__all__ = ["RecoveryMethod", "Stage", "as_methods", "recover", "register_algorithm", "registered_methods"]
+__all__ = [
+    "RecoveryMethod",
+    "Stage",
+    "as_methods",
+    "check_recovery",
+    "recover",
+    "register_algorithm",
+    "registered_methods",
+]

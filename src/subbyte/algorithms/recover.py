@@ -54,6 +54,23 @@ def recover(
     model.train(training)
 
 
+def check_recovery(model: nn.Module, methods: Sequence[RecoveryMethod], batches: Sequence[Batch]) -> None:
+    """Refuse methods that cannot work on a model, before time is spent on them.
+
+    Args:
+        model: prepared and calibrated; those of the methods that move the float model are applied to it.
+        methods, batches: as for `recover`.
+
+    Raises:
+        CalibrationError, RecoveryError: as `recover`.
+    """
+    prepared = PreparedModel(model.eval(), batches)
+    for method in _chosen(methods, prepared, None):
+        for unit in list(method.units(prepared)):
+            if method.stage == Stage.FLOAT:
+                method.apply(prepared, unit, _generator(0, unit))
+
+
 def _chosen(
     methods: Sequence[RecoveryMethod], model: PreparedModel, store: UnitStore | None
 ) -> Sequence[RecoveryMethod]:

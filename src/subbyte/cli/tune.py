@@ -15,6 +15,7 @@ from subbyte.quantization import tune
 from subbyte.report import summary
 from subbyte.report.tuning.table import conclusion, outcome_table
 from subbyte.tuning import TuneResult, check_report_path
+from subbyte.tuning.storage import displayed
 
 NOT_MET = 3  # the exit code where no trial was good enough
 
@@ -59,7 +60,7 @@ def _tuned(file: TuneRecipeFile) -> TuneResult:
     named = options.loss_fn
     loss_fn = None if named is None else load_function(named, recipe.folder, file.at("loss_fn"))
     data = data_of(recipe)
-    note(f"tuning; trials are kept in {file.storage}")
+    note(f"tuning; trials are kept in {displayed(file.storage)}")
     with told_of(recipe):
         return tune(
             model, data, evaluate,

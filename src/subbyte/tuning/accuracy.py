@@ -76,11 +76,16 @@ class Accuracy:
             raise TuningError(
                 f"max_loss is {self.max_loss}, which asks for a model better than the float one; give 0 or more"
             )
+        better = self.higher_is_better
+        if self.criterion == "relative" and self.max_loss > 1 and better is True:
+            raise TuningError(
+                f"max_loss={self.max_loss:g} would let more than all of the metric be lost: it is a share, and 0.05 is "
+                "five percent; for a loss in the metric's own unit give criterion='absolute'"
+            )
         kinds = get_args(Criterion)
         if self.criterion not in kinds:
             hint = nearest(str(self.criterion), kinds)
             raise TuningError(f"criterion {self.criterion!r} is unknown{hint} (known: {', '.join(kinds)})")
-        better = self.higher_is_better
         if any(not isinstance(each, bool) for each in (better.values() if isinstance(better, Mapping) else [better])):
             raise TuningError(
                 f"higher_is_better is True, False, or one of them for each metric by name, not {better!r}"

@@ -62,6 +62,11 @@ def _retried(evaluated: Callable[[], Found]) -> Found:
     return evaluated()
 
 
+def _printable(text: str) -> str:
+    """Without the colours and other control characters that terminals take and pages do not."""
+    return "".join(each if each.isprintable() or each == "\n" else " " for each in text)
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """All that a worker needs to try a candidate; it can be sent to another process.
@@ -103,7 +108,7 @@ class Evaluation:
                 evaluation = time.perf_counter() - began
             self.search.accuracy.loss(metrics, self.baseline)
         except Exception as error:  # the user's own code may raise anything: the trial has failed, the search goes on
-            metrics, verdict, problem = {}, None, f"{type(error).__name__}: {error}"
+            metrics, verdict, problem = {}, None, _printable(f"{type(error).__name__}: {error}")
         self.search.model.check_intact()
         record = Record(key, metrics, time.perf_counter() - started, evaluation, problem)
         return record if verdict is None else replace(record, samples=verdict.samples)

@@ -15,6 +15,8 @@ _REACH = 2.0  # times the largest angle that was good enough: further off losses
 _CLIMBS = 30
 _REFUSED = 200  # in a row: an objective to which ops do not add is searched no further
 _ALL = 1.0  # of the metric
+_FAR = 2.0  # times the tolerable loss
+_LEAST = 1e-6  # of it: what can be tolerated at the least
 
 
 class Promises:
@@ -46,12 +48,14 @@ class Promises:
         return rows[order[0]]  # type: ignore[no-any-return]
 
     def learn(self, row: Row, loss: float, *, met: bool) -> None:
-        """Take in what came of a trial. One that failed has lost all, and none is taken to have lost more."""
-        most = self._search.tolerable
-        lost = min(loss / self._search.unit, max(_ALL, 2 * most))
-        deviation = self._choices.deviations(row[None])[0]
+        """Take in what came of a trial.
+
+        One that failed, of which nothing is known but that it is not good enough, counts as one that lost twice what is
+        tolerable; none counts as one that lost more than all.
+        """
+        lost, deviation = self._lost(loss), self._deviation(row)
         self._losses = self._losses.having(deviation, lost)
-        self._has_lost |= lost > most
+        self._has_lost |= lost > self._search.tolerable
         if met:
             reached = float(angle(deviation))
             self._reached = reached if self._found is None else max(self._reached, reached)
@@ -59,10 +63,23 @@ class Promises:
             self._found = row
             self._to_beat = min(self._to_beat, self._cost(row))
 
-    def hear_of(self, other: "Promises") -> None:
-        """Take in what trials of other choices say of these: what is to be beaten, and whether one lost too much."""
+    def hear(self, other: "Promises", row: Row, loss: float) -> None:
+        """Take in what a trial of another's choices, that it has learned, says of these.
+
+        One that went altogether wrong, as where recovery harms, says nothing of their losses.
+        """
+        if loss <= _FAR * self._search.accuracy.max_loss:
+            self._losses = self._losses.having(other._deviation(row), self._lost(loss), own=False)
         self._to_beat = min(self._to_beat, other._to_beat)
         self._has_lost |= other._has_lost
+
+    def _lost(self, loss: float) -> float:
+        most = max(self._search.tolerable, _LEAST)
+        return min(loss / self._search.unit, max(_ALL, _FAR * most)) if np.isfinite(loss) else _FAR * most
+
+    def _deviation(self, row: Row) -> Vector:
+        deviation: Vector = self._choices.deviations(row[None])[0]
+        return deviation
 
     def candidate(self, row: Row) -> Candidate:
         """A choice as it is tried."""

@@ -9,7 +9,7 @@ from subbyte.errors import EvaluationError, TuningError
 from subbyte.tuning.candidate import Candidate
 from subbyte.tuning.distributed import Executor
 from subbyte.tuning.evaluation import Evaluation
-from subbyte.tuning.search import Proposals
+from subbyte.tuning.search import Proposals, TimeIsOverError
 from subbyte.tuning.study import Record, Study
 from subbyte.tuning.trial import Trial, best_of
 
@@ -88,7 +88,7 @@ class Loop:
         while not self._has_ended() and repeated < _REPEATED:
             try:
                 batch = next(proposals) if results is None else proposals.send(results)
-            except StopIteration:
+            except (StopIteration, TimeIsOverError):
                 break
             before = len(self.trials)
             results = self._tried(batch)

@@ -18,6 +18,11 @@ from subbyte.tuning.trial import Trial
 Proposals = Generator[Sequence[Candidate], Sequence[Trial], None]
 Progress = Callable[[str, float], None]
 
+
+class TimeIsOverError(Exception):
+    """The time of a search is over while its strategy measures; the loop ends the search."""
+
+
 _LEAST = 0.1  # of a budget: what is to be saved counts as no less
 _PRICES = (0.0, 1.0, 10.0, 100.0)  # of what is under a budget, where ladders count it
 
@@ -38,6 +43,7 @@ class Search:
         workers: that try candidates side by side, which a strategy may propose as many of at a time.
         baseline: the float model's metrics, once they are known.
         progress: told what is measured before the first trial, and how much of it is done.
+        is_late: whether the time is over.
         errors: of the model's outputs by alternatives of each op, once they are measured (see `errors_of`).
         part_errors: the same of the weight of an op alone quantized, and of its inputs alone.
         perturbations: of the loss by each op's weight alone quantized, where the strategy goes by them (see `hawq_v2`).
@@ -54,6 +60,7 @@ class Search:
     workers: int = 1
     baseline: Metrics = field(default_factory=dict)
     progress: Progress = lambda what, share: None
+    is_late: Callable[[], bool] = lambda: False
     errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
     part_errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
     perturbations: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
@@ -77,6 +84,16 @@ class Search:
         if not candidate.recovered:
             return self.model.quantize(candidate.config)
         return self.model.convert(self.realized(candidate))
+
+    def measuring(self, what: str, share: float) -> None:
+        """Say between two measurements what is measured, and how much of it is done.
+
+        Raises:
+            TimeIsOverError: there is no time for more.
+        """
+        self.progress(what, share)
+        if self.is_late():
+            raise TimeIsOverError
 
     def recovered_error(self, key: OpKey, config: OpConfig) -> OutputError:
         """How far the model's outputs are from float where one op alone is quantized, and then recovered.

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 
 from subbyte.adaptor import OutputError
-from subbyte.errors import CalibrationError, RecoveryError
 from subbyte.spec import OpConfig, OpKey
 from subbyte.tuning.deviation import Deviations, Vector, angle
 from subbyte.tuning.search import Search
@@ -29,7 +28,7 @@ def errors_of(search: Search, among: Among) -> Errors:
         found = {part: search.model.output_error(key, part).squared for part in _every_part(alternatives)}
         search.part_errors[key] = found
         search.errors[key] = {config: sum(found[part] for part in parts(config)) for config in alternatives}
-        search.progress("measuring each op", (index + 1) / len(among))
+        search.measuring("measuring each op", (index + 1) / len(among))
     return search.errors
 
 
@@ -45,7 +44,7 @@ def parts_of(search: Search, among: Among) -> Parts:
     found = {}
     for index, (key, alternatives) in enumerate(among.items()):
         found[key] = measured = {part: search.model.output_error(key, part) for part in _every_part(alternatives)}
-        search.progress("measuring each op", (index + 1) / len(among))
+        search.measuring("measuring each op", (index + 1) / len(among))
         search.part_errors[key] = {part: error.angle for part, error in measured.items()}
         search.errors[key] = {
             config: float(angle(deviation)) for config, deviation in _alone(measured, alternatives).items()
@@ -56,7 +55,8 @@ def parts_of(search: Search, among: Among) -> Parts:
 def recovered_parts(search: Search, measured: Parts) -> Parts:
     """The same where each weight that is quantized alone is recovered.
 
-    Weights that hardly do anything count as they are, and so do those that the methods cannot work on alone.
+    Weights that hardly do anything count as they are, and so do those that the methods cannot work on alone, and those
+    that there is no time for.
 
     Args:
         search: whose recipes recover.
@@ -70,12 +70,13 @@ def recovered_parts(search: Search, measured: Parts) -> Parts:
 
 
 def _recovered(search: Search, key: OpKey, part: OpConfig, error: OutputError) -> OutputError:
-    if part.quant_mode != "weight_only" or error.angle <= _NEGLIGIBLE * search.tolerable:
+    if part.quant_mode != "weight_only" or error.angle <= _NEGLIGIBLE * search.tolerable or search.is_late():
         return error
     try:
-        return search.recovered_error(key, part)
-    except (RecoveryError, CalibrationError):  # a trial in which they cannot work either says so
+        recovered = search.recovered_error(key, part)
+    except Exception:  # methods are a user's own, too; a trial in which they cannot work says why
         return error
+    return recovered if np.isfinite(recovered.deviation).all() else error
 
 
 def deviations(measured: Parts, among: Among) -> Deviations:

@@ -34,9 +34,11 @@ def open_storage(storage: Any) -> BaseStorage:
     """
     if isinstance(storage, BaseStorage):
         return storage
-    if not isinstance(storage, str | Path):
+    if not isinstance(storage, str | Path) or storage == "":
         raise TuningError(f"storage is a file, the URL of a database or an Optuna storage, not {storage!r}")
     file = file_of(storage)
+    if file is not None and file.is_dir():
+        raise TuningError(f"the study's storage {storage} is a folder; name a file in it, as {DEFAULT_FILE}")
     if file is not None and not file.parent.is_dir():
         raise TuningError(
             f"the study's storage {storage} cannot be opened: there is no folder {file.parent}; create it first"
@@ -48,7 +50,15 @@ def open_storage(storage: Any) -> BaseStorage:
     except TuningError:
         raise
     except Exception as error:  # of whichever database
-        raise TuningError(f"the study's storage {storage} cannot be opened: {cause_of(error)}") from error
+        raise TuningError(f"the study's storage {displayed(storage)} cannot be opened: {cause_of(error)}") from error
+
+
+def displayed(storage: Any) -> str:
+    """As it is named to the user: without the password that the URL of a database may hold."""
+    try:
+        return make_url(str(storage)).render_as_string(hide_password=True) if "://" in str(storage) else str(storage)
+    except sqlalchemy.exc.ArgumentError:
+        return "(a URL that cannot be read)"
 
 
 def file_of(storage: Any) -> Path | None:

@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from subbyte.errors import TuningError
 from subbyte.spec import TuneConfig
-from subbyte.tuning.storage import DEFAULT_FILE, cause_of, file_of, open_storage
+from subbyte.tuning.storage import DEFAULT_FILE, cause_of, displayed, file_of, open_storage
 from subbyte.tuning.trial import Trial
 
 _NAMED = {"model": "the model or its weights", "data": "the calibration data", "alternatives": "what its ops may have",
@@ -204,7 +204,7 @@ def best_configuration(storage: Any = DEFAULT_FILE, study: str | None = None) ->
     if not names:
         which = "a study" if study is None else f"study {study!r}"
         raise TuningError(
-            f"{storage} has no trial of {which} that did not fail (studies: {', '.join(found) or 'none'})"
+            f"{displayed(storage)} has no trial of {which} that did not fail (studies: {', '.join(found) or 'none'})"
         )
     best = found[names[-1]]["best"]
     if best["recovered"]:
@@ -227,8 +227,8 @@ def readable(storage: Any) -> Iterator[None]:
         raise
     except Exception as error:  # of whichever database
         raise TuningError(
-            f"the study's storage {storage} cannot be read or written, and may be damaged: {cause_of(error)}; "
-            "give another storage"
+            f"the study's storage {displayed(storage)} cannot be read or written, and may be damaged: "
+            f"{cause_of(error)}; give another storage"
         ) from error
 
 

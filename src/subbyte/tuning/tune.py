@@ -20,11 +20,12 @@ from subbyte.tuning.early_stopping import EarlyStopping, SequentialTest
 from subbyte.tuning.evaluation import Evaluate, Evaluation, evaluate_float, scores_of_float
 from subbyte.tuning.measured import measure
 from subbyte.tuning.objective import Goal, objective_of
+from subbyte.tuning.recipes import check_recipes
 from subbyte.tuning.result import TuneResult, Wanted, remember
 from subbyte.tuning.run import Limits, Loop, Watch
 from subbyte.tuning.search import Progress, Search
 from subbyte.tuning.space import TuningSpace
-from subbyte.tuning.storage import DEFAULT_FILE
+from subbyte.tuning.storage import DEFAULT_FILE, displayed
 from subbyte.tuning.strategies import begun
 from subbyte.tuning.study import Study
 from subbyte.tuning.trial import best_of
@@ -84,18 +85,20 @@ def search_best(
     for function, name in ((task.evaluate, "evaluate"), (task.loss_fn, "loss_fn")):
         if function is not None and not callable(function):
             raise TuningError(f"{name} must be a function, not {function!r}")
+    _check_loss_fn(task.loss_fn)
     space = TuningSpace(model.ops, model.alternatives)
-    if task.study == "":
-        raise TuningError("study is a name, and this one is empty; leave it out for one that is chosen")
+    if task.study == "" or not isinstance(task.study, str | None):
+        raise TuningError(f"study is a name, not {task.study!r}; leave it out for one that is chosen")
     if task.distribution.needs_name and task.study is None:
         raise TuningError("processes that share a search need a study of the same name: give study=, and storage=")
     of_float = {name: objective_of(name).of(model, space.widest()) for name in task.goal.looked_at}
     search = Search(
         space, model, task.goal, task.accuracy, of_float,
-        recipes=task.recipes, seed=task.seed, loss_fn=task.loss_fn, progress=progress,
+        recipes=task.recipes, seed=task.seed, loss_fn=task.loss_fn, progress=progress, is_late=limits.is_late,
     )  # fmt: skip
     proposals = begun(task.strategy, search, task.options)
     check_budgets(search)
+    check_recipes(search)
     study = Study(task.storage, _identity(model, task), task.study)
     evaluation = _evaluation(float_model, search, task, study, limits)
     search.baseline = baseline = evaluation.baseline
@@ -118,6 +121,17 @@ def search_best(
     remember(result)
     study.end()
     return result
+
+
+def _check_loss_fn(loss_fn: Callable[..., Any] | None) -> None:
+    if loss_fn is None:
+        return
+    try:
+        inspect.signature(loss_fn).bind("model", "batch")
+    except TypeError as error:
+        raise TuningError(f"loss_fn takes the model and a batch of the calibration data: {error}") from None
+    except ValueError:  # what is written in C may not tell
+        return
 
 
 def _evaluation(float_model: Any, search: Search, task: Task, study: Study, limits: Limits) -> Evaluation:
@@ -147,7 +161,7 @@ def _saying_how_to_go_on(loop: Loop, storage: Any) -> Iterator[None]:
     except KeyboardInterrupt as interrupt:
         count, name = len(loop.trials), loop.study.name
         interrupt.add_note(
-            f"interrupted: study {name!r} in {storage} keeps {count} trials; run it again to go on there"
+            f"interrupted: study {name!r} in {displayed(storage)} keeps {count} trials; run it again to go on there"
         )
         raise
 

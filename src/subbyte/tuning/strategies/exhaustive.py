@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from subbyte.tuning.budget import cheapest
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.strategies.registry import register_strategy
-from subbyte.tuning.strategies.steps import Chosen
+from subbyte.tuning.strategies.steps import Chosen, tried
 
 _DEAD_ENDS = 10_000  # in a row, after which budgets count as ones that cannot be kept together
 
@@ -19,7 +19,7 @@ def exhaustive(search: Search) -> Proposals:
         if ends == _DEAD_ENDS:
             return
         if chosen is not None:
-            yield [search.candidate(chosen)]
+            yield from tried(search, chosen)
 
 
 def _combinations(search: Search, chosen: Chosen, least: list[Chosen]) -> Iterator[Chosen | None]:

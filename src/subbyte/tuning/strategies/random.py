@@ -4,7 +4,7 @@ import random as randomness
 
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.strategies.registry import register_strategy
-from subbyte.tuning.strategies.steps import drawn
+from subbyte.tuning.strategies.steps import drawn, tried
 
 
 @register_strategy("random")
@@ -15,4 +15,4 @@ def random(search: Search) -> Proposals:
     """
     generator = randomness.Random(search.seed)
     while True:
-        yield [search.candidate(drawn(search, generator))]
+        yield from tried(search, drawn(search, generator))

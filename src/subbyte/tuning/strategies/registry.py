@@ -54,6 +54,8 @@ def strategy_of(name: str) -> Strategy:
     Raises:
         TuningError: there is none.
     """
+    if not isinstance(name, str):
+        raise TuningError(f"strategy is the name of one (known: {', '.join(_STRATEGIES)}), not {name!r}")
     if name not in _STRATEGIES:
         raise TuningError(f"strategy {name!r} is unknown{nearest(name, _STRATEGIES)} (known: {', '.join(_STRATEGIES)})")
     return _STRATEGIES[name]

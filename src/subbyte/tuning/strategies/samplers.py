@@ -11,7 +11,7 @@ from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from subbyte.errors import TuningError
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.strategies.registry import register_strategy
-from subbyte.tuning.strategies.steps import Chosen, drawn, lowered_by_chance
+from subbyte.tuning.strategies.steps import Chosen, drawn, lowered_by_chance, tried
 
 _DRAWS = 100  # for a configuration that is new
 _EXCESS = 10.0  # what a model that is not good enough costs more, in shares of the float model, for each tolerable loss
@@ -67,21 +67,24 @@ def _sampled(search: Search, sampler: BaseSampler) -> Proposals:
         study = optuna.create_study(sampler=sampler)
     span = max(search.cost(search.space.widest()), 1e-30)
     generator = Random(search.seed)
-    tried: list[Chosen] = []
+    known: list[Chosen] = []
     while True:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            asked = study.ask()
-            rungs = {
-                key: ladder[asked.suggest_int(f"{key[0]} ({key[1]})", 0, len(ladder) - 1)]
-                for key, ladder in ladders.items()
-            }
+            try:
+                asked = study.ask()
+                rungs = {
+                    key: ladder[asked.suggest_int(f"{key[0]} ({key[1]})", 0, len(ladder) - 1)]
+                    for key, ladder in ladders.items()
+                }
+            except (TypeError, ValueError) as error:  # options are used now, not when the sampler is made
+                raise TuningError(f"strategy_options, which Optuna's sampler takes: {error}") from error
         over = search.goal.excess(search.objectives(search.space.config(rungs)))
-        chosen = _new(lowered_by_chance(search, rungs, generator), tried, search, generator)
+        chosen = _new(lowered_by_chance(search, rungs, generator), known, search, generator)
         if chosen is None:
             return
-        tried.append(chosen)
-        (trial,) = yield [search.candidate(chosen)]
+        known.append(chosen)
+        trial = yield from tried(search, chosen)
         if trial.failed:
             study.tell(asked, state=optuna.trial.TrialState.FAIL)
             continue
@@ -89,10 +92,10 @@ def _sampled(search: Search, sampler: BaseSampler) -> Proposals:
         study.tell(asked, trial.cost / span + _EXCESS * (excess + over))
 
 
-def _new(chosen: Chosen, tried: Sequence[Chosen], search: Search, generator: Random) -> Chosen | None:
+def _new(chosen: Chosen, known: Sequence[Chosen], search: Search, generator: Random) -> Chosen | None:
     """What a sampler chose, or by chance what nobody has tried; None where that is not found."""
     for _ in range(_DRAWS):
-        if chosen not in tried:
+        if chosen not in known:
             return chosen
         chosen = drawn(search, generator)
     return None

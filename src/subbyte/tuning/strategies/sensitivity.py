@@ -35,8 +35,8 @@ def sensitivity(search: Search) -> Proposals:
         trials = yield [way.candidate(row) for row in rows]
         for row, trial in zip(rows, trials, strict=True):
             way.learn(row, trial.loss, met=trial.met)
-        for each in ways:
-            each.hear_of(way)
+            for other in (each for each in ways if each is not way):
+                other.hear(way, row, trial.loss)
 
 
 def _most_promising(ways: Sequence[Promises], count: int) -> tuple[Promises, list[Row]] | None:
