@@ -12,6 +12,9 @@ import subbyte
 from networks import randomized, seeded
 from subbyte.adaptor.pytorch.state import state_of
 from subbyte.numerics import Learned
+from subbyte.spec import QuantParams, TensorSpec
+from subbyte.training.gradients.ewgs import Ewgs
+from subbyte.training.gradients.lsq import Lsq
 
 X = seeded((16, 4, 6, 6))
 
@@ -45,8 +48,25 @@ def test_scales_are_parameters_that_learn() -> None:
     assert all(not torch.equal(now[name], start) for name, start in learned.items())
 
 
-def test_fused_steps_are_those_of_single_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    fused = _prepared()
+class Doubled(Lsq):
+    """A gradient of a user's own: LSQ's, doubled on its way back."""
+
+    def fake_quantize(self, x: Tensor, params: QuantParams, spec: TensorSpec, values: float) -> Tensor:
+        y = super().fake_quantize(x, params, spec, values)
+        return 2 * y - y.detach()
+
+
+def test_a_gradient_that_computes_otherwise_is_not_fused() -> None:
+    x, params, spec = torch.randn(4), QuantParams(torch.tensor(0.1), torch.tensor(0)), TensorSpec("int4")
+    assert Lsq().learned(x, params, spec, 4.0) is not None
+    assert Doubled().learned(x, params, spec, 4.0) is None
+    assert Ewgs().learned(x, params, spec, 4.0) is None
+
+
+@pytest.mark.parametrize("activation", ["lsq", {"ewgs": {"delta": 0.5}}, "pact", "clipped"])
+def test_fused_steps_are_those_of_single_operators(activation: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rules = randomized(SharedNet()), {"activation": activation}
+    fused = subbyte.prepare_qat(model, "w4a4", X, first_last="int8", training=rules)
     plain = copy.deepcopy(fused)
     loss = train(fused, X)
     state_of(plain).run.trained = False  # no relu is merged with the quantizer behind it

@@ -35,6 +35,11 @@ class Gradient(BaseModel, ABC):
     follows_weight: ClassVar[bool] = True
     scheduled: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "fake_quantize" in vars(cls) and "learned" not in vars(cls):
+            cls.learned = Gradient.learned  # type: ignore[method-assign]  # that of its base computes something else
+
     def __init__(self, **options: Any) -> None:
         try:
             super().__init__(**options)

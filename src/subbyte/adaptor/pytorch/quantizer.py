@@ -219,12 +219,6 @@ class ActivationQuantizer(Quantizer):
         self.observed_shape: tuple[int, ...] = ()
         self.loss = Loss()
 
-    def learned_value(self, x: Tensor) -> Learned | None:
-        """What `fake` computes, where fused kernels can take it over; else None."""
-        if self.gradient is None or self.training_rule is not None or "progress" in self._buffers:
-            return None
-        return self.gradient.learned(x, self.training_params(), self.spec, self.values_of_a_scale(x))
-
     def values_of_a_scale(self, x: Tensor) -> float:
         return super().values_of_a_scale(x) / max(x.shape[0], 1) if x.ndim else 1.0
 
