@@ -49,3 +49,11 @@ def test_a_scale_below_zero_counts_as_its_smallest_and_comes_back() -> None:
     assert quantizer.scale.grad.abs().sum() > 0
     with torch.no_grad():
         assert torch.equal(subbyte.convert(model)(X), model.eval()(X))
+
+
+def test_a_scale_that_is_no_number_is_not_converted() -> None:
+    prepared = subbyte.prepare_qat(torch.nn.Sequential(torch.nn.Linear(4, 4)), "w4a4", torch.randn(8, 4))
+    with torch.no_grad():
+        prepared[0].weight_quantizer.scale[1] = torch.nan
+    with pytest.raises(subbyte.TrainingError, match=r"what 0 learned is not finite.*RangeMonitor"):
+        subbyte.convert(prepared)

@@ -135,3 +135,10 @@ def test_what_a_capability_lists_for_training(tmp_path: Path) -> None:
     model = subbyte.prepare_qat(randomized(SharedNet()), {}, X, capability=path)
     assert model.head.weight_spec.dtype.name == "int3"
     assert subbyte.prepare(randomized(SharedNet()), {}, X, capability=path).head.weight_spec.dtype.name == "int8"
+
+
+def test_what_is_no_rule_is_told_of() -> None:
+    with pytest.raises(subbyte.ConfigError, match=r"ops: 'conv\(' is neither a name nor a regular expression"):
+        subbyte.TrainingRules(ops={"conv(": {"weight": "lsq"}})
+    with pytest.raises(subbyte.ConfigError, match=r"ops.conv1: .* is expected, found 'lsq'"):
+        subbyte.TrainingRules(ops={"conv1": "lsq"})

@@ -12,10 +12,11 @@ from torch import Tensor
 def made_again(value: Tensor, make: Callable[[], Tensor]) -> Iterator[None]:
     """While ops run that keep `value` for their gradients: let them keep `make`, which gives the same again.
 
-    A quantized input is as large as the value that it is made of, which is kept in any case. Under torch.compile, which
-    itself decides what it keeps, and where no gradient is asked for, nothing is done.
+    A quantized input is as large as the value that it is made of, which is kept in any case. Nothing is done where no
+    gradient is asked for, and where something else decides what is kept: torch.compile, checkpointing, which would keep
+    what `make` refers to, or saving on the CPU.
     """
-    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and value.requires_grad):
+    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and value.requires_grad) or _is_kept_otherwise():
         yield
         return
     place, shape = value.data_ptr(), value.shape  # not value itself: hooks live as long as what they pack
@@ -32,3 +33,7 @@ def made_again(value: Tensor, make: Callable[[], Tensor]) -> Iterator[None]:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         yield
+
+
+def _is_kept_otherwise() -> bool:
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None

@@ -13,4 +13,5 @@ from subbyte.training.gradients import (  # noqa: F401
     straight_through,
     swish_sign,
     trained_ternary,
+    twn,
 )
