@@ -92,7 +92,7 @@ def test_where_no_budget_binds_the_trials_are_those_without() -> None:
 
 def test_budgets_that_exclude_each_other_end_with_one_trial() -> None:
     # Each can be kept by itself: 280 bytes by two bits, a latency of 4.4 by float.
-    search = search_of(small(), 10.0, "size", {"size": 300.0, "latency": 5.0})
+    search = search_of(small(), 1.0, "size", {"size": 300.0, "latency": 5.0})
     check_budgets(search)
     trials = run(search)
     assert trials

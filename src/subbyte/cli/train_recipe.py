@@ -103,5 +103,6 @@ def _said_at(tree: Located, key: str) -> Iterator[None]:
 def _beside(stage: Any, folder: Path) -> Any:
     """A stage whose configuration, if that is a file, is found from the recipe."""
     config = stage.get("config") if isinstance(stage, dict) else None
-    is_file = isinstance(config, str) and config.endswith((".yaml", ".yml"))
-    return stage | {"config": str(folder / config)} if is_file else stage
+    if isinstance(config, str) and config.endswith((".yaml", ".yml")):
+        return stage | {"config": str(folder / config)}
+    return stage
