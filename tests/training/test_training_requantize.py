@@ -52,9 +52,11 @@ def test_it_is_what_preparing_the_trained_network_gives() -> None:
     network = SharedNet()
     network.load_state_dict(_floats(model))
     requantize(model, "w3a3", X)
-    with torch.no_grad():
-        expected = subbyte.prepare_qat(network.eval(), "w3a3", X, first_last="int8")(X)
-        assert torch.equal(model.eval()(X), expected)
+    expected = subbyte.prepare_qat(network.eval(), "w3a3", X, first_last="int8").state_dict()
+    wide = ("conv1.weight_q", "head.weight_q")  # int8 as before: they keep what they learned
+    found = {name: value for name, value in model.state_dict().items() if "int8" not in name and "uint8" not in name}
+    for name, value in found.items():
+        assert name.startswith(wide) or torch.equal(value, expected[name]), name
 
 
 def test_scales_are_found_anew_with_the_least_squared_error() -> None:
@@ -64,6 +66,14 @@ def test_scales_are_found_anew_with_the_least_squared_error() -> None:
     spec = replace(quantizer.spec, algorithm="mse")
     assert torch.equal(quantizer.scale, calibrate_tensor(model.conv2.weight.detach(), spec).scale)
     assert torch.equal(quantizer.smallest_scale, quantizer.scale.detach() * 1e-3)
+
+
+def test_what_is_quantized_as_before_keeps_what_it_learned() -> None:
+    model = _prepared("w2")
+    before = copy.deepcopy(model.state_dict())
+    requantize(model, "w2a2", X)
+    for name in before:
+        assert torch.equal(model.state_dict()[name], before[name]), name
 
 
 def test_the_optimizer_goes_on_with_the_scales_it_has() -> None:

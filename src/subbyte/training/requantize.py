@@ -24,10 +24,11 @@ Slot = tuple[str, str, int]  # the op, weight or input, which of them
 def requantize(model: nn.Module, config: Any, data: Any) -> list[nn.Parameter]:
     """Give a model in training another configuration, in place: progressive bits, or activations after weights.
 
-    Weights, biases and BatchNorms go on as they are. Scales are found anew, on the network as it is now and as
-    `prepare_qat` finds them: the best clipping of two bits is much tighter than that of eight, so that an old scale in
-    new steps would be a worse start than the least squared error. They are the same `nn.Parameter` objects wherever
-    there were scales before, so that the optimizer goes on with them.
+    Weights, biases and BatchNorms go on as they are, and so do learned scales of what is quantized as before. Other
+    scales are found anew, as `prepare_qat` finds them: the best clipping of two bits is much tighter than that of
+    eight, so that an old scale in new steps would be a worse start than the least squared error. Activations are
+    observed as the float weights give them. All are the same `nn.Parameter` objects wherever there were scales before,
+    so that the optimizer goes on.
 
     Args:
         model: made by `prepare_qat`, whose capability, first_last and training rules stay.
@@ -42,7 +43,7 @@ def requantize(model: nn.Module, config: Any, data: Any) -> list[nn.Parameter]:
     """
     asked, request, first_last = _wanted(model, config)
     kept = list(batches(data, sampling_size(request)))
-    before = {slot: _learned(quantizer) for slot, quantizer in _quantizers(model)}
+    before = dict(_quantizers(model))
     PyTorchAdaptor(asked.capability).prepare_again(model, request, kept, first_last)
     train_by(model, asked.rules, kept)
     return list(_new_parameters(model, before))
@@ -79,7 +80,7 @@ def _quantizers(model: nn.Module) -> Iterator[tuple[Slot, Quantizer]]:
             yield (name, "input", index), state.quantizers[key]  # type: ignore[misc]
 
 
-def _new_parameters(model: nn.Module, before: dict[Slot, dict[str, nn.Parameter]]) -> Iterator[nn.Parameter]:
+def _new_parameters(model: nn.Module, before: dict[Slot, Quantizer]) -> Iterator[nn.Parameter]:
     """Let the parameters that were there before hold the new values; yields those that have none to stand for."""
     taken: set[nn.Parameter] = set()
     done: set[Quantizer] = set()
@@ -87,13 +88,23 @@ def _new_parameters(model: nn.Module, before: dict[Slot, dict[str, nn.Parameter]
         if quantizer in done:
             continue
         done.add(quantizer)
+        earlier = before.get(slot)
+        known = {} if earlier is None else _learned(earlier)
         for name, parameter in _learned(quantizer).items():
-            old = before.get(slot, {}).get(name)
-            if old is None or old in taken or old.shape != parameter.shape:
+            old = known.get(name)
+            if earlier is None or old is None or old in taken or old.shape != parameter.shape:
                 yield parameter
                 continue
             taken.add(old)
-            with torch.no_grad():
-                old.copy_(parameter)
+            if earlier.spec == quantizer.spec:  # what was learned for these very steps stays
+                _keep_smallest(earlier, quantizer)
+            else:
+                with torch.no_grad():
+                    old.copy_(parameter)
             old.grad = None
             setattr(quantizer, name, old)
+
+
+def _keep_smallest(earlier: Quantizer, quantizer: Quantizer) -> None:
+    if "smallest_scale" in earlier._buffers:
+        quantizer.get_buffer("smallest_scale").copy_(earlier.get_buffer("smallest_scale"))
