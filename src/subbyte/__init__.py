@@ -36,24 +36,26 @@ from subbyte.quantization import (
     prepare_qat,
     quantize,
     query_fw_capability,
+    train,
     tune,
     tuning_result,
     weights,
 )
 from subbyte.report import Comparison, compare, explain, summary
 from subbyte.spec import OpConfig, QuantParams, TensorSpec, TuneConfig
-from subbyte.training import Gradient, TrainingRules, register_gradient
+from subbyte.training import Distillation, Gradient, TrainingPlan, TrainingResult, TrainingRules, register_gradient
 from subbyte.tuning import TuneResult, register_objective, register_strategy
 
 __all__ = [
     # the job
-    "quantize", "tune", "tuning_result", "TuneResult", "prepare", "prepare_qat", "convert", "fit", "save", "load",
-    "summary", "explain", "weights", "use_kernels", "compare", "Comparison", "export_checkpoint", "import_checkpoint",
+    "quantize", "tune", "tuning_result", "TuneResult", "prepare", "prepare_qat", "train", "convert", "fit", "save",
+    "load", "summary", "explain", "weights", "use_kernels", "compare", "Comparison",
+    "export_checkpoint", "import_checkpoint",
     # data types and tensors
     "DataType", "dtype", "register_dtype", "QuantizedTensor", "quantize_tensor",
     # what is asked, and what can be
     "Capability", "load_capability", "query_fw_capability", "OpConfig", "PostTrainingQuantConfig",
-    "QuantizationAwareTrainingConfig", "TrainingRules", "QuantParams",
+    "QuantizationAwareTrainingConfig", "TrainingRules", "TrainingPlan", "TrainingResult", "Distillation", "QuantParams",
     "TensorSpec", "TuneConfig", "AccuracyCriterion", "TuningCriterion",
     # open registries
     "Gradient", "RecoveryMethod", "Scheme", "register_algorithm", "register_gradient",

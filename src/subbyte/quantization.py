@@ -14,11 +14,20 @@ from subbyte.adaptor.pytorch.modes import evaluating, take_modes
 from subbyte.algorithms import RecoveryMethod, as_methods
 from subbyte.algorithms import recover as recover_in_place
 from subbyte.capability import Capability, load_capability
-from subbyte.config import PostTrainingQuantConfig, QuantizationAwareTrainingConfig, as_request
+from subbyte.config import PostTrainingQuantConfig, as_request, for_training, sampling_size
 from subbyte.errors import ConfigError, RecoveryError
 from subbyte.numerics import QuantizedTensor
+from subbyte.report import training as live_training
 from subbyte.report.tuning.live import shown_live
-from subbyte.training import TrainingRules, train_by
+from subbyte.training import (
+    Asked,
+    TrainingPlan,
+    TrainingResult,
+    TrainingRules,
+    distillation_of,
+    run_training,
+    train_by,
+)  # fmt: skip
 from subbyte.tuning import (
     DEFAULT_FILE,
     Accuracy,
@@ -41,6 +50,7 @@ __all__ = [
     "prepare_qat",
     "quantize",
     "query_fw_capability",
+    "train",
     "tune",
     "tuning_result",
     "weights",
@@ -86,7 +96,7 @@ def quantize(
         prepared = _recovered(model, config, data, first_last, capability, methods, seed, resume)
         return convert_in_place(prepared)
     adaptor = PyTorchAdaptor(_capability(capability))
-    return adaptor.quantize_as(model, config, data, first_last, _sampling_size(config))
+    return adaptor.quantize_as(model, config, data, first_last, sampling_size(config))
 
 
 def prepare(
@@ -142,15 +152,61 @@ def prepare_qat(
     Raises:
         SubbyteError: one of its kinds, if the request, the model or the data is not right.
     """
-    request, rules = _for_training(as_request(config)), TrainingRules.of(training)
+    request, rules = for_training(as_request(config)), TrainingRules.of(training)
     methods = _methods(request, recover)
-    kept = None if data is None else list(batches(data, _sampling_size(request)))
+    kept = None if data is None else list(batches(data, sampling_size(request)))
     prepared = _recovered(model, request, kept, first_last, capability, methods, seed, None)
     if methods:
         rules = rules.model_copy(update={"start": None})
         take_modes(prepared, model)
     train_by(prepared, rules, kept or [])
+    Asked(_capability(capability), first_last, TrainingRules.of(training)).remember(prepared)
     return prepared
+
+
+def train(
+    model: nn.Module,
+    loader: Any,
+    loss_fn: Callable[[Any, Any], Tensor],
+    *,
+    distill: Any = None,
+    data: Any = None,
+    evaluate: Callable[[nn.Module], Any] | None = None,
+    checkpoint: str | Path | None = None,
+    seed: int = 0,
+    **plan: Any,
+) -> TrainingResult:
+    """Train a model, quantized or float; a loop of one's own serves as well.
+
+    The scales that are learned are watched, gradients that are scheduled are told of progress, and a line on standard
+    error says how far it is.
+
+    Args:
+        model: made by `prepare_qat`, or float; it is what is trained.
+        loader: the batches of an epoch, pairs of inputs (a tensor, a tuple or a dict of arguments) and target.
+        loss_fn: from the model's output and the target to the loss.
+        distill: a teacher, whose logits are learned from, or a `training.Distillation`.
+        data: calibration data, as for `prepare_qat`; for stages, and for BatchNorm that is found anew.
+        evaluate: from the model, in eval(), to its metric, after each epoch.
+        checkpoint: a file that keeps the training after each epoch; where it is there the training goes on from it, bit
+            for bit as if it had not been interrupted.
+        seed: of all that is random.
+        plan: how long, by which optimizer and so on: the fields of `training.TrainingPlan`.
+
+    Returns:
+        the model, in eval(), and its epochs.
+
+    Raises:
+        TrainingError: the loss or a scale is not finite; the message names the scale that left its range first.
+        SubbyteError: another of its kinds, if something that is asked is not right.
+    """
+    _check_seed(seed)
+    chosen = TrainingPlan(**plan)
+    with live_training.shown_live() as watch:
+        return run_training(
+            model, loader, loss_fn, chosen, distill=distillation_of(distill), data=data, evaluate=evaluate,
+            checkpoint=checkpoint, seed=seed, watch=watch,
+        )  # fmt: skip
 
 
 def fit(
@@ -213,7 +269,7 @@ def fit(
         early_stopping_of(early_stopping),
     )
     limits = Limits(search.max_trials, search.timeout or None, first_met=not search.timeout)
-    tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, data, None, _sampling_size(request))
+    tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, data, None, sampling_size(request))
     result: nn.Module = _searched(model, tunable, task, limits).model
     return result
 
@@ -288,7 +344,7 @@ def tune(
         raise ConfigError(
             "a TuneConfig says what every op gets, so there is nothing to tune; give alternatives instead"
         )
-    tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, data, first_last, _sampling_size(request))
+    tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, data, first_last, sampling_size(request))
     task = Task(
         evaluate, Accuracy(max_loss, criterion, higher_is_better, metric_weights or {}),
         read_goal(objective, budgets), strategy, strategy_options or {}, _methods(request, recover), seed, loss_fn,
@@ -310,14 +366,6 @@ def weights(model: nn.Module) -> dict[str, QuantizedTensor]:
 def _searched(model: nn.Module, tunable: TunableModel, task: Task, limits: Limits) -> TuneResult:
     with evaluating(model), shown_live(task.accuracy, task.goal, limits) as live:
         return search_best(model, tunable, task, limits, live.watch, live.progress)
-
-
-def _for_training(request: Any) -> Any:
-    """A static request as one of ops that are trained."""
-    if not isinstance(request, PostTrainingQuantConfig) or request.approach != "static":
-        return request
-    given = {name: getattr(request, name) for name in request.model_fields_set if name != "approach"}
-    return QuantizationAwareTrainingConfig.model_construct(**given)
 
 
 def _methods(config: Any, asked: Any) -> list[RecoveryMethod]:
@@ -342,7 +390,7 @@ def _recovered(
     model: nn.Module, config: Any, data: Any, first_last: str | None, capability: Any,
     methods: list[RecoveryMethod], seed: int, resume: str | Path | None,
 ) -> nn.Module:  # fmt: skip
-    adaptor, limit = PyTorchAdaptor(_capability(capability)), _sampling_size(config)
+    adaptor, limit = PyTorchAdaptor(_capability(capability)), sampling_size(config)
     _check_run(methods, seed, resume)
     if not methods:
         return adaptor.prepare(model, config, data, first_last, limit)
@@ -355,11 +403,6 @@ def _recovered(
 
 def _capability(capability: Any) -> Capability:
     return load_capability(BUILT_IN if capability is None else capability)
-
-
-def _sampling_size(config: Any) -> int | None:
-    size = config.calibration_sampling_size if isinstance(config, PostTrainingQuantConfig) else None
-    return max(size) if isinstance(size, list) else size
 
 
 def _without_labels(loader: Any) -> Any:

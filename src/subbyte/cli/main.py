@@ -14,6 +14,7 @@ from subbyte.cli.doctor import examine
 from subbyte.cli.dtype_table import dtype_table
 from subbyte.cli.kernel_table import kernel_table
 from subbyte.cli.quantize import quantize_recipe
+from subbyte.cli.train import train_recipe
 from subbyte.cli.tune import NOT_MET, tune_recipe
 from subbyte.export.checkpoint import read_report
 from subbyte.report import Summary
@@ -96,6 +97,18 @@ def tune(
     pages = {".html": html, ".json": json, ".csv": csv}
     if not tune_recipe(recipe, {ending: page for ending, page in pages.items() if page is not None}):
         raise typer.Exit(NOT_MET)
+
+
+@app.command("train", cls=Command)
+def train(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE.yaml", help="What to train, on what, and where it goes.")],
+) -> None:
+    """Train a model with quantization as a recipe says.
+
+    Saves the checkpoint that the recipe names, after each epoch what is best so far, and prints what came of it.
+    Interrupted, the same command goes on where it was.
+    """
+    train_recipe(recipe)
 
 
 @app.command("summary", cls=Command)

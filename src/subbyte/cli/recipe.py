@@ -71,6 +71,9 @@ _EXPECTED = {
     "strategy_options": "a mapping",
     "max_trials": "a whole number above zero",
     "timeout": "seconds, above zero",
+    "train": "a mapping",
+    "training": "a mapping",
+    "distill": "logits, blocks, logits+blocks, or a mapping",
 }
 
 

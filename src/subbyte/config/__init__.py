@@ -3,8 +3,8 @@
 from subbyte.config.alternatives import alternatives
 from subbyte.config.criteria import AccuracyCriterion, TuningCriterion
 from subbyte.config.post_training import PostTrainingQuantConfig
-from subbyte.config.quantization_aware import QuantizationAwareTrainingConfig
-from subbyte.config.request import as_request
+from subbyte.config.quantization_aware import QuantizationAwareTrainingConfig, for_training
+from subbyte.config.request import as_request, sampling_size
 from subbyte.config.resolve import resolve
 from subbyte.config.shorthand import Shorthand, parse_shorthand
 
@@ -16,6 +16,8 @@ __all__ = [
     "TuningCriterion",
     "alternatives",
     "as_request",
+    "for_training",
     "parse_shorthand",
     "resolve",
+    "sampling_size",
 ]

@@ -1,6 +1,7 @@
 """What a user asks of quantization-aware training, in the words of Intel Neural Compressor."""
 
 from subbyte.config.post_training import Approach, PostTrainingQuantConfig
+from subbyte.config.request import Request
 
 
 class QuantizationAwareTrainingConfig(PostTrainingQuantConfig):
@@ -11,3 +12,11 @@ class QuantizationAwareTrainingConfig(PostTrainingQuantConfig):
     """
 
     approach: Approach = "quant_aware"
+
+
+def for_training(request: Request) -> Request:
+    """A static request as one of ops that are trained."""
+    if not isinstance(request, PostTrainingQuantConfig) or request.approach != "static":
+        return request
+    given = {name: getattr(request, name) for name in request.model_fields_set if name != "approach"}
+    return QuantizationAwareTrainingConfig.model_construct(**given)

@@ -37,6 +37,12 @@ def as_request(config: Any) -> Request:
     raise ConfigError(f"a request is {_FORMS}, not {type(config).__name__}")
 
 
+def sampling_size(request: Request) -> int | None:
+    """How many samples of calibration data to use at the most; None is all that is given."""
+    size = request.calibration_sampling_size if isinstance(request, PostTrainingQuantConfig) else None
+    return max(size) if isinstance(size, list) else size
+
+
 def _from_file(path: Path) -> Request:
     values = read_yaml(path, ConfigError)
     try:

@@ -1,25 +1,44 @@
 """Quantization-aware training: how the quantizers of a prepared model learn."""
 
 from subbyte.training import gradients  # noqa: F401  (they register themselves)
+from subbyte.training.asked import Asked
+from subbyte.training.batch_norm import freeze_batch_norm, reestimate_batch_norm
 from subbyte.training.by_slopes import Point, Slopes
+from subbyte.training.distillation import Distillation, distillation_of
 from subbyte.training.gradient import Gradient
+from subbyte.training.loop import run_training
 from subbyte.training.monitor import Departure, RangeMonitor
+from subbyte.training.plan import Stage, TrainingPlan
 from subbyte.training.prepare import train_by
 from subbyte.training.progress import set_progress
 from subbyte.training.registry import as_gradient, register_gradient, registered_gradients
+from subbyte.training.requantize import requantize
+from subbyte.training.result import Epoch, Progress, TrainingResult
 from subbyte.training.rules import OpRules, TrainingRules
 
 __all__ = [
+    "Asked",
     "Departure",
+    "Distillation",
+    "Epoch",
     "Gradient",
     "OpRules",
     "Point",
+    "Progress",
     "RangeMonitor",
     "Slopes",
+    "Stage",
+    "TrainingPlan",
+    "TrainingResult",
     "TrainingRules",
     "as_gradient",
+    "distillation_of",
+    "freeze_batch_norm",
+    "reestimate_batch_norm",
     "register_gradient",
     "registered_gradients",
+    "requantize",
+    "run_training",
     "set_progress",
     "train_by",
 ]

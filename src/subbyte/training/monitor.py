@@ -19,7 +19,7 @@ class Departure:
     """A scale that left its range.
 
     Args:
-        step: the check that found it, counted from 1.
+        step: of training, whose check found it, counted from 1.
         quantizer: what it quantizes, in words.
         scale: its value then.
         start: what it was when the monitor was made.
@@ -43,6 +43,7 @@ class RangeMonitor:
 
     Args:
         model: made by `prepare_qat`.
+        step: how many steps of training were taken before.
 
     Attributes:
         departures: every scale that has left its range, in the order in which they did.
@@ -51,7 +52,7 @@ class RangeMonitor:
         ModelError: the model is not prepared, or learns no scale.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, step: int = 0) -> None:
         state_of(model)
         quantizers = [module for module in model.modules() if isinstance(module, Quantizer)]
         self._scales = {_described(each): each.scale for each in quantizers if "scale" in each.learned}
@@ -59,7 +60,7 @@ class RangeMonitor:
             raise ModelError("this model learns no scale that could be watched; prepare it with subbyte.prepare_qat")
         self._start = self._now()
         self._outside = torch.zeros_like(self._start, dtype=torch.bool)
-        self._step = 0
+        self._step = step
         self.departures: list[Departure] = []
 
     def check(self, loss: Tensor | float = 0.0) -> None:

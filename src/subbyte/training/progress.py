@@ -21,8 +21,17 @@ def set_progress(model: nn.Module, progress: float) -> None:
     if not 0 <= progress <= 1:
         raise ConfigError(f"set_progress: progress is from 0 to 1, not {progress!r}; give epoch / epochs")
     state_of(model)
-    quantizers = [each for each in model.modules() if isinstance(each, Quantizer) and "progress" in each._buffers]
-    if not quantizers:
+    scheduled = _scheduled(model)
+    if not scheduled:
         raise ModelError("set_progress: no gradient of this model changes with progress; ask for one, as ir_net")
-    for quantizer in quantizers:
+    for quantizer in scheduled:
         quantizer.get_buffer("progress").fill_(progress)
+
+
+def follows_progress(model: nn.Module) -> bool:
+    """Whether a gradient of the model is scheduled."""
+    return bool(_scheduled(model))
+
+
+def _scheduled(model: nn.Module) -> list[Quantizer]:
+    return [each for each in model.modules() if isinstance(each, Quantizer) and "progress" in each._buffers]

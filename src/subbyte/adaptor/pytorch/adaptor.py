@@ -7,11 +7,12 @@ from typing import Any
 from torch import nn
 
 from subbyte.adaptor.base import Adaptor
-from subbyte.adaptor.pytorch.batch import batches
+from subbyte.adaptor.pytorch.batch import Batch, batches
 from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.discovery import discover
 from subbyte.adaptor.pytorch.float_model import check_float
 from subbyte.adaptor.pytorch.prepare import prepare, quantize, static_graph
+from subbyte.adaptor.pytorch.prepare_again import prepare_again
 from subbyte.adaptor.pytorch.tunable import PyTorchTunableModel
 from subbyte.capability import FIELDS, TENSORS, Capability, OpCapability
 from subbyte.config import resolve
@@ -52,6 +53,10 @@ class PyTorchAdaptor(Adaptor):
                 limit: int | None = None) -> nn.Module:  # fmt: skip
         """A prepared and calibrated copy, from any form of request."""
         return prepare(model, _Resolver(self.capability, config, first_last), data, limit)
+
+    def prepare_again(self, model: nn.Module, config: Any, data: Sequence[Batch], first_last: str | None) -> None:
+        """Give a prepared model another configuration, in place."""
+        prepare_again(model, _Resolver(self.capability, config, first_last), data)
 
     def quantize(self, model: nn.Module, tune_config: TuneConfig, data: Any = None) -> nn.Module:
         return self.quantize_as(model, tune_config, data)

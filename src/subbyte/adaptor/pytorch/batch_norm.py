@@ -47,15 +47,20 @@ class FoldedBatchNorm(KeepsFormat, Swapped):
 
     def factor_and_bias(self, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         """g and `(bias - mean) g + norm bias`, [channels], computed in float64 and rounded once to fp32."""
-        factor = torch.rsqrt(self.running_var.detach().double() + self.eps)
+        with torch.no_grad():
+            return FoldedBatchNorm.learned_factor_and_bias(self, bias)
+
+    def learned_factor_and_bias(self, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The same with gradients of its weight and bias, and of the op's: statistics are frozen, these still learn."""
+        factor = torch.rsqrt(self.running_var.double() + self.eps)
         if self.weight is not None:
-            factor = factor * self.weight.detach().double()
-        shift = -self.running_mean.detach().double()
+            factor = factor * self.weight.double()
+        shift = -self.running_mean.double()
         if bias is not None:
             shift = shift + bias.double()
         shift = shift * factor
         if self.bias is not None:
-            shift = shift + self.bias.detach().double()
+            shift = shift + self.bias.double()
         return factor.float(), shift.float()
 
 

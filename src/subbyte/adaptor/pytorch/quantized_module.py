@@ -186,7 +186,7 @@ class PreparedWeighted(WeightedModule):
             y: Tensor = float_class(self).forward(self, x, *extra)  # type: ignore[arg-type]
             return y
         weight, norm = self.weight, self.folded_norm
-        factor, bias = (None, getattr(self, "bias", None)) if norm is None or norm.training else folded(self, norm)
+        factor, bias = self._factor_and_bias(norm)
         if self.quantizes:
             weight = self.fake_weight(weight, norm)
         weight = weight.to(x.dtype if x.is_floating_point() else self.row_dtype)
@@ -195,6 +195,15 @@ class PreparedWeighted(WeightedModule):
         if factor is not None:
             y = y * self.handler.over_output(factor).to(y.dtype)
         return y if bias is None else y + self.handler.over_output(bias).to(y.dtype)
+
+    def _factor_and_bias(self, norm: FoldedBatchNorm | None) -> tuple[Tensor | None, Tensor | None]:
+        """BatchNorm's factor and the bias with BatchNorm's, where it does not run by itself; else the own bias."""
+        own = getattr(self, "bias", None)
+        if norm is None or norm.training:
+            return None, own
+        if self.training and self.weight_quantizer.training_rule is None:
+            return norm.learned_factor_and_bias(own)
+        return folded(self, norm)
 
     def fake_weight(self, weight: Tensor, norm: FoldedBatchNorm | None) -> Tensor:
         """The fake-quantized weight; a per-tensor one is folded, quantized and unfolded."""

@@ -47,6 +47,7 @@ class QuantizationState(nn.Module):
         self.weights_measured: dict[str, tuple[int, int] | None] = {}  # where and in which version each was
         self.activation_sqnr: dict[str, float] = {}
         self.input_keys: dict[str, list[str]] = {}
+        self.asked: Any = None  # of training: what every later configuration of the model is to go by, too
         self.moved_by: list[str] = []  # methods that changed what ops give to each other, and not what the model does
 
     def input_quantizer(self, op: str, read: Read, config: OpConfig) -> InputQuantizer:

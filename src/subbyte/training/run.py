@@ -1,0 +1,146 @@
+"""A training in progress: the model, its optimizer, and what the plan has begun so far."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from subbyte.adaptor.pytorch.batch import Batch
+from subbyte.adaptor.pytorch.quantizer import Quantizer
+from subbyte.adaptor.pytorch.state import is_quantized
+from subbyte.errors import CalibrationError, ConfigError, TrainingError
+from subbyte.training.batch_norm import freeze_batch_norm
+from subbyte.training.distillation import Distillation
+from subbyte.training.monitor import RangeMonitor
+from subbyte.training.optimizers import lr_schedule_of, optimizer_of
+from subbyte.training.plan import TrainingPlan
+from subbyte.training.progress import follows_progress, set_progress
+from subbyte.training.requantize import check_requantize, requantize
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+class TrainingRun:
+    """Takes the steps of a plan.
+
+    Args:
+        model: made by `prepare_qat`, or float; changed.
+        plan: how it is trained.
+        steps: of the whole training.
+        loss_fn: from output and target to the loss.
+        data: calibration data, for stages.
+        distill: what is added to the loss.
+
+    Raises:
+        ConfigError: the plan does not fit the model, or has stages and there is no data.
+    """
+
+    def __init__(
+        self, model: nn.Module, plan: TrainingPlan, steps: int, loss_fn: Loss, data: Any, distill: Distillation | None
+    ) -> None:
+        self.model, self.plan, self.steps, self.loss_fn, self.data, self.distill = (
+            model, plan, steps, loss_fn, data, distill,
+        )  # fmt: skip
+        for stage in plan.stages:
+            check_requantize(model, stage.config)
+            if stage.at * steps > steps - 1:
+                raise ConfigError(f"stages: one at {stage.at} begins after the last of {steps} steps; begin it earlier")
+        if data is None and (plan.stages or plan.reestimate_batch_norm):
+            raise ConfigError("stages and reestimate_batch_norm need calibration data: give data=...")
+        self.step = self.stage = 0
+        self.optimizer = optimizer_of(plan.optimizer, model.parameters())
+        self.lr_schedule = None if plan.lr_schedule is None else lr_schedule_of(plan.lr_schedule, self.optimizer, steps)
+        self.watch()
+
+    def begin_epoch(self) -> None:
+        """Back to training after an evaluation."""
+        self.model.train()
+        if self._freezes:
+            freeze_batch_norm(self.model)
+
+    def take_step(self, batch: Any) -> float:
+        """One step of the optimizer; returns the loss.
+
+        Raises:
+            TrainingError: the loss or a scale is not finite; the message names the scale that left its range first.
+            ConfigError: the batch is no pair, or the loss is no number.
+        """
+        inputs, target = self._placed(batch)
+        self._begin_what_is_due()
+        self.optimizer.zero_grad()
+        loss = self._loss(inputs, target)
+        loss.backward()
+        if self.plan.clip_gradients is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip_gradients)
+        self.optimizer.step()
+        if self.lr_schedule is not None:
+            self.lr_schedule.step()
+        self.step += 1
+        self._check(loss.detach())
+        return float(loss.detach())
+
+    def begin_stage(self) -> None:
+        """Give the model the next stage's configuration."""
+        new = requantize(self.model, self.plan.stages[self.stage].config, self.data)
+        # To the group that is there: a schedule of learning rates counts groups.
+        self.optimizer.param_groups[0]["params"].extend(new)
+        self.stage += 1
+        self.watch()
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @property
+    def _freezes(self) -> bool:
+        share = self.plan.freeze_batch_norm
+        return share is not None and self.step >= share * self.steps
+
+    def _begin_what_is_due(self) -> None:
+        frozen = self.plan.freeze_batch_norm
+        while self.stage < len(self.plan.stages) and self.step >= self.plan.stages[self.stage].at * self.steps:
+            self.begin_stage()
+        if frozen is not None and self._freezes and self.step - 1 < frozen * self.steps:
+            freeze_batch_norm(self.model)
+        if self._scheduled:
+            set_progress(self.model, self.step / max(self.steps - 1, 1))
+
+    def _loss(self, inputs: Batch, target: Any) -> Tensor:
+        distilled: Tensor | float = 0.0
+        if self.distill is None:
+            output = self.model(*inputs.args, **inputs.kwargs)
+        else:
+            output, distilled = self.distill(self.model, *inputs.args, **inputs.kwargs)
+        loss = self.loss_fn(output, target)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise ConfigError(f"loss_fn: a loss is a tensor of one value, not {shape}")
+        return loss + distilled
+
+    def watch(self) -> None:
+        """Look after the scales that the model learns now."""
+        quantizers = [each for each in self.model.modules() if isinstance(each, Quantizer)]
+        learns = any("scale" in each.learned for each in quantizers)
+        self._monitor = RangeMonitor(self.model, self.step) if learns else None
+        self._scheduled = is_quantized(self.model) and follows_progress(self.model)
+
+    def _check(self, loss: Tensor) -> None:
+        if self._monitor is not None:
+            self._monitor.check(loss)
+        elif not bool(torch.isfinite(loss)):
+            raise TrainingError(f"training failed in step {self.step}: the loss is not finite; lower the learning rate")
+
+    def _placed(self, batch: Any) -> tuple[Batch, Any]:
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            found = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
+            raise ConfigError(f"training data: a batch is a pair (inputs, target), not {found}")
+        device = next(self.model.parameters()).device
+        inputs, target = tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, tuple(batch))
+        try:
+            return Batch.of(inputs), target
+        except CalibrationError:
+            raise ConfigError(
+                f"training data: inputs are a tensor, a tuple or a dict of arguments, not {type(inputs).__name__}"
+            ) from None
