@@ -22,7 +22,7 @@ def _right(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return right, torch.ones_like(right)
 
 
-_TOP1 = Mean("top-1, %", higher_is_better=True, digits=2, sums=_right)
+TOP1 = Mean("top-1, %", higher_is_better=True, digits=2, sums=_right)
 
 
 def _resnet(name: str, data: Path, quick: bool, seed: int) -> Network:
@@ -37,7 +37,7 @@ def _resnet(name: str, data: Path, quick: bool, seed: int) -> Network:
     return Network(
         name,
         model.eval(),
-        _TOP1,
+        TOP1,
         data=f"{len(chosen):,} unlabelled training images to calibrate, {len(judged):,} test images to judge "
         "(CIFAR-10 from JPEG files)",
         calibration=train.read(chosen)[0].split(_IN_A_BATCH),
@@ -46,8 +46,20 @@ def _resnet(name: str, data: Path, quick: bool, seed: int) -> Network:
 
 
 SOURCES = {
-    name: Source((f"{name}_cifar10.safetensors", _TRAIN, _TEST), _TOP1, _resnet) for name in ("resnet20", "resnet32")
+    name: Source((f"{name}_cifar10.safetensors", _TRAIN, _TEST), TOP1, _resnet) for name in ("resnet20", "resnet32")
 }
+
+
+def normalized(pixels: Tensor) -> Tensor:
+    """What the networks take, of pixels [n, 3, h, w] from 0 to 255."""
+    mean, deviation = (torch.tensor(values, device=pixels.device).view(3, 1, 1) for values in (_MEAN, _DEVIATION))
+    return (pixels / 255.0 - mean) / deviation
+
+
+def training_pixels(data: Path, count: int | None = None) -> tuple[Tensor, Tensor]:
+    """Training images, uint8 [n, 3, 32, 32], and their labels: the first ones, or all."""
+    images = _Images(data / _TRAIN)
+    return images.pixels(torch.arange(len(images))[:count]), images.labels[:count]
 
 
 class _Images:
@@ -64,10 +76,12 @@ class _Images:
 
     def read(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Images and labels."""
-        pixels = torch.from_numpy(np.stack([self._decode(index) for index in indices.tolist()]))
-        images = pixels.permute(0, 3, 1, 2).contiguous() / 255.0
-        mean, deviation = (torch.tensor(values).view(3, 1, 1) for values in (_MEAN, _DEVIATION))
-        return (images - mean) / deviation, self.labels[indices]
+        return normalized(self.pixels(indices)), self.labels[indices]
+
+    def pixels(self, indices: Tensor) -> Tensor:
+        """uint8 [n, 3, 32, 32]."""
+        decoded = np.stack([self._decode(index) for index in indices.tolist()])
+        return torch.from_numpy(decoded).permute(0, 3, 1, 2).contiguous()
 
     def _decode(self, index: int) -> np.ndarray:
         stream = self.header + self.body[self.ends[index] : self.ends[index + 1]]
