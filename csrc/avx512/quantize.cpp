@@ -100,63 +100,107 @@ bool quantize(const float* x, int64_t count, const Affine& affine, int8_t* codes
   return quantizing.any_nan != 0;
 }
 
-// Sixteen values, or the last few: what grids they are on, and where.
-struct Sixteen {
-  __m512 scale, low, high, quotient, steps;
+// The grids of sixteen values.
+struct Grid {
+  __m512 scale, low, high;
+};
 
-  Sixteen(const float* x, int64_t i, __mmask16 given, const Grids& grids)
-      : scale(of(grids.scales, i, given, grids.stride)),
-        low(of(grids.lows, i, given, grids.stride)),
-        high(of(grids.highs, i, given, grids.stride)),
-        quotient(_mm512_div_ps(_mm512_maskz_loadu_ps(given, x + i), scale)) {
-    const __m512 rounded = _mm512_roundscale_ps(quotient, kRound);
-    steps = _mm512_min_ps(high, _mm512_max_ps(low, rounded));  // in this order a NaN stays one
-  }
+// Those of a run on one grid. It is read once: a load after each store would wait for it.
+struct OneGrid {
+  Grid grid;
 
- private:
-  static __m512 of(const float* parameters, int64_t i, __mmask16 given, int64_t stride) {
-    return stride == 0 ? _mm512_set1_ps(*parameters) : _mm512_maskz_loadu_ps(given, parameters + i);
+  explicit OneGrid(const Grids& grids)
+      : grid{_mm512_set1_ps(*grids.scales), _mm512_set1_ps(*grids.lows), _mm512_set1_ps(*grids.highs)} {}
+
+  inline Grid of(int64_t, __mmask16) const { return grid; }
+};
+
+// Those of values that each have their own.
+struct OwnGrids {
+  Grids grids;
+
+  inline Grid of(int64_t i, __mmask16 given) const {
+    return {_mm512_maskz_loadu_ps(given, grids.scales + i), _mm512_maskz_loadu_ps(given, grids.lows + i),
+            _mm512_maskz_loadu_ps(given, grids.highs + i)};
   }
 };
 
-void snap(const float* x, int64_t count, const Grids& grids, float* steps) {
-  for (int64_t i = 0; i < count; i += 16) {
-    const __mmask16 given = first_lanes(count - i);
-    _mm512_mask_storeu_ps(steps + i, given, Sixteen(x, i, given, grids).steps);
+// Calls work(i, given) for sixteen values after another; of the last there may be fewer.
+template <typename Work>
+inline void each_sixteen(int64_t count, const Work& work) {
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    work(i, static_cast<__mmask16>(0xffff));
   }
+  if (i < count) {
+    work(i, first_lanes(count - i));
+  }
+}
+
+// Sixteen values, or the last few: what grids they are on, and where.
+struct Sixteen {
+  Grid grid;
+  __m512 quotient, steps;
+
+  inline Sixteen(__m512 x, const Grid& of) : grid(of), quotient(_mm512_div_ps(x, of.scale)) {
+    const __m512 rounded = _mm512_roundscale_ps(quotient, kRound);
+    steps = _mm512_min_ps(grid.high, _mm512_max_ps(grid.low, rounded));  // in this order a NaN stays one
+  }
+};
+
+template <typename Of>
+void snap_by(const float* x, int64_t count, const Of& grids, float* steps) {
+  each_sixteen(count, [&](int64_t i, __mmask16 given) __attribute__((always_inline)) {
+    const Sixteen at(_mm512_maskz_loadu_ps(given, x + i), grids.of(i, given));
+    _mm512_mask_storeu_ps(steps + i, given, at.steps);
+  });
+}
+
+void snap(const float* x, int64_t count, const Grids& grids, float* steps) {
+  grids.stride == 0 ? snap_by(x, count, OneGrid(grids), steps) : snap_by(x, count, OwnGrids{grids}, steps);
+}
+
+template <typename Of>
+void fake_quantize_by(const float* x, int64_t count, const Of& grids, float* values) {
+  each_sixteen(count, [&](int64_t i, __mmask16 given) __attribute__((always_inline)) {
+    const Sixteen at(_mm512_maskz_loadu_ps(given, x + i), grids.of(i, given));
+    _mm512_mask_storeu_ps(values + i, given, _mm512_mul_ps(at.steps, at.grid.scale));
+  });
 }
 
 void fake_quantize(const float* x, int64_t count, const Grids& grids, float* values) {
-  for (int64_t i = 0; i < count; i += 16) {
-    const __mmask16 given = first_lanes(count - i);
-    const Sixteen at(x, i, given, grids);
-    _mm512_mask_storeu_ps(values + i, given, _mm512_mul_ps(at.steps, at.scale));
-  }
+  grids.stride == 0 ? fake_quantize_by(x, count, OneGrid(grids), values)
+                    : fake_quantize_by(x, count, OwnGrids{grids}, values);
 }
 
-bool codes(const float* x, int64_t count, const Grids& grids, int32_t first, uint8_t* codes) {
+template <typename Of>
+bool codes_by(const float* x, int64_t count, const Of& grids, int32_t first, uint8_t* codes) {
   __mmask16 any_nan = 0;
-  for (int64_t i = 0; i < count; i += 16) {
-    const __mmask16 given = first_lanes(count - i);
-    const Sixteen at(x, i, given, grids);
+  each_sixteen(count, [&](int64_t i, __mmask16 given) __attribute__((always_inline)) {
+    const Sixteen at(_mm512_maskz_loadu_ps(given, x + i), grids.of(i, given));
     const __mmask16 is_nan = _mm512_mask_cmp_ps_mask(given, at.steps, at.steps, _CMP_UNORD_Q);
     any_nan |= is_nan;
     const __mmask16 has_code = static_cast<__mmask16>(given & ~is_nan);
-    const __m512i above = _mm512_maskz_cvtps_epi32(has_code, _mm512_sub_ps(at.steps, at.low));
+    const __m512i above = _mm512_maskz_cvtps_epi32(has_code, _mm512_sub_ps(at.steps, at.grid.low));
     const __m512i code = _mm512_add_epi32(above, _mm512_set1_epi32(first));
     _mm_mask_storeu_epi8(codes + i, given, _mm512_cvtepi32_epi8(code));
-  }
+  });
   return any_nan != 0;
+}
+
+bool codes(const float* x, int64_t count, const Grids& grids, int32_t first, uint8_t* codes) {
+  return grids.stride == 0 ? codes_by(x, count, OneGrid(grids), first, codes)
+                           : codes_by(x, count, OwnGrids{grids}, first, codes);
 }
 
 __m512d low_half(__m512 x) { return _mm512_cvtps_pd(_mm512_castps512_ps256(x)); }
 __m512d high_half(__m512 x) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)); }
 
-// One sum for each of sixteen lanes.
+// One sum for each of sixteen lanes, of values on one grid.
 struct LaneSums {
   __m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
 
-  void add(__m512 terms) {
+  inline void add(int64_t, __m512 terms, __mmask16) {
     low = _mm512_add_pd(low, low_half(terms));
     high = _mm512_add_pd(high, high_half(terms));
   }
@@ -171,37 +215,46 @@ struct LaneSums {
   }
 };
 
-void add_each(double* sums, __m512 terms, __mmask16 given) {
-  const __mmask8 low = static_cast<__mmask8>(given), high = static_cast<__mmask8>(given >> 8);
-  _mm512_mask_storeu_pd(sums, low, _mm512_add_pd(_mm512_maskz_loadu_pd(low, sums), low_half(terms)));
-  _mm512_mask_storeu_pd(sums + 8, high, _mm512_add_pd(_mm512_maskz_loadu_pd(high, sums + 8), high_half(terms)));
+// One sum for each value.
+struct OwnSums {
+  double* sums;
+
+  inline void add(int64_t i, __m512 terms, __mmask16 given) const {
+    const __mmask8 low = static_cast<__mmask8>(given), high = static_cast<__mmask8>(given >> 8);
+    double *lower = sums + i, *upper = lower + 8;
+    _mm512_mask_storeu_pd(lower, low, _mm512_add_pd(_mm512_maskz_loadu_pd(low, lower), low_half(terms)));
+    _mm512_mask_storeu_pd(upper, high, _mm512_add_pd(_mm512_maskz_loadu_pd(high, upper), high_half(terms)));
+  }
+};
+
+template <typename Of, typename Sums>
+void gradients_by(const Gradients& run, int64_t count, const Of& grids, Sums& scale_sums, Sums& zero_sums) {
+  const __m512 reach = _mm512_set1_ps(kReach), nothing = _mm512_setzero_ps(), above = _mm512_set1_ps(run.above);
+  const float *from_x = run.x, *from_y = run.y;
+  float* to = run.of_x;
+  each_sixteen(count, [&](int64_t i, __mmask16 given) __attribute__((always_inline)) {
+    const __m512 x = _mm512_maskz_loadu_ps(given, from_x + i), y = _mm512_maskz_loadu_ps(given, from_y + i);
+    const Sixteen at(x, grids.of(i, given));
+    const __m512 distance = _mm512_abs_ps(_mm512_sub_ps(x, _mm512_mul_ps(at.steps, at.grid.scale)));
+    const __mmask16 inside = _mm512_cmp_ps_mask(distance, _mm512_mul_ps(at.grid.scale, reach), _CMP_LE_OQ);
+    const __mmask16 passes = _mm512_mask_cmp_ps_mask(inside, x, above, _CMP_GT_OQ);
+    _mm512_mask_storeu_ps(to + i, given, _mm512_maskz_mov_ps(passes, y));
+    const __m512 slope = _mm512_mask_sub_ps(at.steps, inside, at.steps, at.quotient);
+    scale_sums.add(i, _mm512_maskz_mul_ps(given, y, slope), given);
+    const __mmask16 outside = static_cast<__mmask16>(given & ~inside);
+    zero_sums.add(i, _mm512_maskz_sub_ps(outside, nothing, _mm512_mul_ps(y, at.grid.scale)), given);
+  });
 }
 
 void gradients(const Gradients& run, int64_t count, const Grids& grids) {
-  const __m512 reach = _mm512_set1_ps(kReach), nothing = _mm512_setzero_ps();
-  LaneSums scale_sums, zero_sums;
-  for (int64_t i = 0; i < count; i += 16) {
-    const __mmask16 given = first_lanes(count - i);
-    const Sixteen at(run.x, i, given, grids);
-    const __m512 x = _mm512_maskz_loadu_ps(given, run.x + i), y = _mm512_maskz_loadu_ps(given, run.y + i);
-    const __m512 distance = _mm512_abs_ps(_mm512_sub_ps(x, _mm512_mul_ps(at.steps, at.scale)));
-    const __mmask16 inside = _mm512_cmp_ps_mask(distance, _mm512_mul_ps(at.scale, reach), _CMP_LE_OQ);
-    _mm512_mask_storeu_ps(run.of_x + i, given, _mm512_maskz_mov_ps(inside, y));
-    const __m512 slope = _mm512_mask_sub_ps(at.steps, inside, at.steps, at.quotient);
-    const __m512 of_scale = _mm512_maskz_mul_ps(given, y, slope);
-    const __mmask16 outside = static_cast<__mmask16>(given & ~inside);
-    const __m512 of_zero = _mm512_maskz_sub_ps(outside, nothing, _mm512_mul_ps(y, at.scale));
-    if (grids.stride == 0) {
-      scale_sums.add(of_scale);
-      zero_sums.add(of_zero);
-    } else {
-      add_each(run.of_scale + i, of_scale, given);
-      add_each(run.of_zero + i, of_zero, given);
-    }
-  }
   if (grids.stride == 0) {
+    LaneSums scale_sums, zero_sums;
+    gradients_by(run, count, OneGrid(grids), scale_sums, zero_sums);
     scale_sums.add_to(run.of_scale);
     zero_sums.add_to(run.of_zero);
+  } else {
+    OwnSums scale_sums{run.of_scale}, zero_sums{run.of_zero};
+    gradients_by(run, count, OwnGrids{grids}, scale_sums, zero_sums);
   }
 }
 

@@ -69,9 +69,9 @@ struct Found {
   std::vector<double> of_scale, of_zero;
 };
 
-Found gradients(const subbyte::QuantizeKernels& kernels, const Drawn& drawn, const Floats& x, const Floats& y) {
+Found gradients(const subbyte::QuantizeKernels& kernels, const Drawn& drawn, const Floats& x, const Floats& y, float above) {
   Found found = {Floats(x.size()), std::vector<double>(drawn.scales.size(), 0.5), std::vector<double>(drawn.scales.size())};
-  const subbyte::Gradients run = {x.data(), y.data(), found.of_x.data(), found.of_scale.data(), found.of_zero.data()};
+  const subbyte::Gradients run = {x.data(), y.data(), found.of_x.data(), found.of_scale.data(), found.of_zero.data(), above};
   kernels.gradients(run, static_cast<std::int64_t>(x.size()), drawn.grids());
   return found;
 }
@@ -116,8 +116,9 @@ bool gradients_agree(const subbyte::Kernels& kernels, Random& random) {
   const std::int64_t count = between(random, 0, 100);
   const Floats x = random_values(random, count), y = random_values(random, count);
   const Drawn drawn(random, count);
-  const Found want = gradients(subbyte::reference_quantize, drawn, x, y);
-  const Found got = gradients(*kernels.quantize, drawn, x, y);
+  const float above = random() % 2 == 0 ? 0.0f : -INFINITY;
+  const Found want = gradients(subbyte::reference_quantize, drawn, x, y, above);
+  const Found got = gradients(*kernels.quantize, drawn, x, y, above);
   return same(want.of_x, got.of_x) && same(want.of_scale, got.of_scale) && same(want.of_zero, got.of_zero);
 }
 

@@ -29,6 +29,7 @@ struct Gradients {
   const float *x, *y;             // the values, and the gradient of what they were quantized to
   float* of_x;                    // a result
   double *of_scale, *of_zero;     // results, added to: one for each grid
+  float above;                    // x that is not above it has no gradient: 0 of what a relu gave, else -infinity
 };
 
 // The smallest and the largest of some values; both NaN where one of them is.
@@ -53,7 +54,7 @@ struct QuantizeKernels {
   // steps - low + first, modulo 256; returns whether a NaN was among them.
   bool (*codes)(const float* x, int64_t count, const Grids& grids, int32_t first, uint8_t* codes);
   // With inside = |x - steps * scale| <= scale * kReach, summed in double:
-  //   of_x = inside ? y : 0;  of_scale += y * (inside ? steps - x / scale : steps);  of_zero -= inside ? 0 : y * scale
+  //   of_x = inside && x > above ? y : 0;  of_scale += y * (inside ? steps - x / scale : steps);  of_zero -= inside ? 0 : y * scale
   void (*gradients)(const Gradients& run, int64_t count, const Grids& grids);
   // Of at least one value.
   Range (*range)(const float* x, int64_t count);

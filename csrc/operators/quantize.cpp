@@ -300,7 +300,7 @@ void affine_fake_quantize_backward(StackValue* stack, std::uint64_t, std::uint64
       const std::int64_t until = std::min((part + 1) * size, count);
       parameters.each_run(part * size, until, [&](std::int64_t first, std::int64_t length, const Grids& grids, std::int64_t index) {
         const Gradients run = {values + first, gradients + first, to + first, &sums.of_scale[index - sums.first],
-                               &sums.of_zero[index - sums.first]};
+                               &sums.of_zero[index - sums.first], -INFINITY};
         kernels().gradients(run, length, grids);
       });
     }

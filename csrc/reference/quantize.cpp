@@ -65,7 +65,7 @@ void gradients(const Gradients& run, int64_t count, const Grids& grids) {
   for (int64_t i = 0; i < count; ++i) {
     const Grids grid = grids_from(grids, i);
     const Terms found = terms(run.x[i], run.y[i], *grid.scales, *grid.lows, *grid.highs);
-    run.of_x[i] = found.of_x;
+    run.of_x[i] = run.x[i] > run.above ? found.of_x : 0.0f;
     double* scale_sums = grids.stride == 0 ? scale_lanes + i % kLanes : run.of_scale + i;
     double* zero_sums = grids.stride == 0 ? zero_lanes + i % kLanes : run.of_zero + i;
     *scale_sums += static_cast<double>(found.of_scale);
