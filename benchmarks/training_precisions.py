@@ -10,7 +10,7 @@ import subbyte
 
 FLOAT = "fp32"
 CONFIGS = {"4/4": "w4a4", "3/3": "w3a3", "2/2": "w2a2", "1/32": "wbint1", "1/1": "w1a1"}
-BITS: dict[str, tuple[int, int | None]] = {
+BITS = {
     "4/4": (4, 4),
     "3/3": (3, 3),
     "2/2": (2, 2),

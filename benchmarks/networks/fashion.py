@@ -20,7 +20,8 @@ _MEAN, _DEVIATION = 0.2860, 0.3530  # of the training images, from 0 to 1
 
 def read(path: Path) -> tuple[Tensor, Tensor]:
     """Images, uint8 [n, 1, 28, 28], and labels [n]; the file holds all labels first."""
-    content = np.frombuffer(lzma.open(path).read(), np.uint8)
+    with lzma.open(path) as file:
+        content = np.frombuffer(file.read(), np.uint8)
     count = len(content) // (_PIXELS + 1)
     labels, pixels = content[:count].astype(np.int64), content[count:].reshape(count, 1, 28, 28).copy()
     return torch.from_numpy(pixels), torch.from_numpy(labels)
@@ -96,5 +97,5 @@ class Block(nn.Module):
             x = F.avg_pool2d(x, self.stride, ceil_mode=True)
         if self.copies > 1:
             x = x.repeat(1, self.copies, 1, 1)
-        y = self.act(y + x)
-        return y
+        joined: Tensor = self.act(y + x)
+        return joined

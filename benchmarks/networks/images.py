@@ -62,6 +62,15 @@ def training_pixels(data: Path, count: int | None = None) -> tuple[Tensor, Tenso
     return images.pixels(torch.arange(len(images))[:count]), images.labels[:count]
 
 
+def training_batches(data: Path, count: int, batch: int, seed: int) -> list[tuple[Tensor, Tensor]]:
+    """Training images and labels, chosen at random, every other one mirrored, in batches."""
+    images = _Images(data / _TRAIN)
+    chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[: count * batch]
+    inputs, labels = images.read(chosen)
+    inputs[::2] = inputs[::2].flip(-1)
+    return list(zip(inputs.split(batch), labels.split(batch), strict=True))
+
+
 class _Images:
     """Images [n, 3, 32, 32], normalized, from JPEG streams that share one header; only those read are decoded."""
 

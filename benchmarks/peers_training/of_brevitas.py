@@ -63,7 +63,8 @@ def to_train(
         quantizers: which serve.
     """
     signed = _signed_inputs(model, sample)
-    names = {module: name for name, module in (copied := deepcopy(model)).named_modules()}
+    copied = deepcopy(model)
+    names = {module: name for name, module in copied.named_modules()}
 
     def made(module: nn.Module, bits: int) -> nn.Module:
         of_input = 8 if names[module] in setting.wide else setting.activation_bits

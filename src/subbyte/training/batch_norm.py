@@ -69,9 +69,10 @@ def _add_moments(model: nn.Module, norms: list[_BatchNorm], batch: Batch, moment
     """Add mean and variance of what each BatchNorm is given in a forward, in which it normalizes by the batch."""
 
     def enter(norm: Any, args: tuple[Any, ...]) -> None:
-        by_channel = args[0].movedim(1, 0).flatten(1).double()
-        mean, variance, calls = moments.get(norm, (0.0, 0.0, 0))
-        moments[norm] = mean + by_channel.mean(1), variance + by_channel.var(1), calls + 1
+        with torch._C.DisableTorchFunction():  # these are no functions of the model
+            by_channel = args[0].movedim(1, 0).flatten(1).double()
+            mean, variance, calls = moments.get(norm, (0.0, 0.0, 0))
+            moments[norm] = mean + by_channel.mean(1), variance + by_channel.var(1), calls + 1
 
     with unchanged(model), ExitStack() as stack:
         for module in model.modules():

@@ -130,6 +130,11 @@ class Distillation:
         return self.temperature**2 * F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
 
     def _pairs(self, student: nn.Module) -> Mapping[str, str]:
+        if "_orig_mod" in student._modules:
+            raise ModelError(
+                "distillation: the student is compiled (torch.compile), in which outputs of blocks are not seen; distil "
+                "logits alone, or train it uncompiled"
+            )
         if self.pairs is None:
             return self._same_blocks(student)
         for whose, model, chosen in (("student", student, self.pairs), ("teacher", self.teacher, self.pairs.values())):

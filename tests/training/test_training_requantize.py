@@ -1,0 +1,137 @@
+"""A model in training goes on at another configuration: same weights, same parameters, scales found anew."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from networks_to_train import SharedNet, train
+from torch import nn
+
+import subbyte
+from networks import randomized, seeded
+from subbyte.calibration import calibrate_tensor
+from subbyte.training import requantize
+
+X = seeded((16, 4, 6, 6))
+
+
+def _prepared(config: str, **options: object) -> nn.Module:
+    model = subbyte.prepare_qat(randomized(SharedNet()), config, X, first_last="int8", **options)
+    train(model, X)
+    return model
+
+
+def _floats(model: nn.Module) -> dict[str, torch.Tensor]:
+    own = SharedNet().state_dict()
+    return {name: value.clone() for name, value in model.state_dict().items() if name in own}
+
+
+@pytest.mark.parametrize("chain", [("w8a8", "w4a4", "w3a3", "w2a2"), ("w4", "w4a4"), ("w4a4", "w1a1"), ("w2a2", "w4")])
+def test_each_starts_from_the_last(chain: tuple[str, ...]) -> None:
+    model = _prepared(chain[0])
+    for config in chain[1:]:
+        before, objects = _floats(model), {name: p for name, p in model.named_parameters() if "quantizer" not in name}
+        mode = model.training
+        requantize(model, config, X)
+        assert all(torch.equal(value, before[name]) for name, value in _floats(model).items())
+        assert all(dict(model.named_parameters())[name] is p for name, p in objects.items())
+        assert all(module.training is mode for module in model.modules())
+        fresh = subbyte.prepare_qat(randomized(SharedNet()), config, X, first_last="int8")
+        assert model.state_dict().keys() == fresh.state_dict().keys()
+        assert [row["requested"] for row in subbyte.summary(model).rows] == [
+            row["requested"] for row in subbyte.summary(fresh).rows
+        ]
+        train(model, X)
+        with torch.no_grad():
+            assert torch.equal(subbyte.convert(model)(X), model.eval()(X))
+
+
+def test_it_is_what_preparing_the_trained_network_gives() -> None:
+    model = _prepared("w8a8")
+    network = SharedNet()
+    network.load_state_dict(_floats(model))
+    requantize(model, "w3a3", X)
+    with torch.no_grad():
+        expected = subbyte.prepare_qat(network.eval(), "w3a3", X, first_last="int8")(X)
+        assert torch.equal(model.eval()(X), expected)
+
+
+def test_scales_are_found_anew_with_the_least_squared_error() -> None:
+    model = _prepared("w8a8")
+    requantize(model, "w2a2", X)
+    quantizer = model.conv2.weight_quantizer
+    spec = replace(quantizer.spec, algorithm="mse")
+    assert torch.equal(quantizer.scale, calibrate_tensor(model.conv2.weight.detach(), spec).scale)
+    assert torch.equal(quantizer.smallest_scale, quantizer.scale.detach() * 1e-3)
+
+
+def test_the_optimizer_goes_on_with_the_scales_it_has() -> None:
+    model = _prepared("w4a4")
+    scales = {name: p for name, p in model.named_parameters() if name.endswith("scale")}
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    assert requantize(model, "w3a3", X) == []
+    now = {id(p) for name, p in model.named_parameters() if name.endswith("scale")}
+    assert now == {id(p) for p in scales.values()}
+    scale = model.conv2.weight_quantizer.scale
+    before = scale.detach().clone()
+    model(X).square().mean().backward()
+    optimizer.step()
+    assert not torch.equal(scale, before)
+
+
+def test_scales_of_activations_that_were_float_are_told() -> None:
+    model = _prepared("w4")
+    known = set(model.parameters())
+    new = requantize(model, "w4a4", X)
+    assert set(new) == set(model.parameters()) - known
+    assert len(new) == len({each.scale for each in model.subbyte_state.quantizers.values()})
+
+
+def test_rules_and_first_last_stay() -> None:
+    rules = {"weight": "ewgs", "ops": {"head": {"weight": "straight_through"}}}
+    model = subbyte.prepare_qat(randomized(SharedNet()), "w4a4", X, first_last="int8", training=rules)
+    requantize(model, "w2a2", X)
+    assert model.conv2.weight_quantizer.gradient.name == "ewgs"
+    assert model.head.weight_quantizer.gradient.name == "straight_through"
+    assert model.head.weight_spec.dtype.name == "int8"  # first_last stays, too
+
+
+def test_a_configuration_that_tuning_found() -> None:
+    model = _prepared("w4a4")
+    other = subbyte.prepare_qat(randomized(SharedNet()), "w2a2", X)
+    requantize(model, other.subbyte_state.config, X)
+    assert model.conv1.weight_spec.dtype.name == "int2"
+
+
+def test_a_run_goes_on_from_its_checkpoint_after_a_stage() -> None:
+    model = _prepared("w4a4")
+    requantize(model, "w2a2", X)
+    train(model, X, steps=1)
+    saved = copy.deepcopy(model.state_dict())
+    want = train(model, X)
+    again = subbyte.prepare_qat(randomized(SharedNet(), 7), "w4a4", X, first_last="int8")
+    requantize(again, "w2a2", X)
+    again.load_state_dict(saved)
+    assert torch.equal(train(again, X), want)
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in again.state_dict().items())
+
+
+def test_what_it_cannot_do_leaves_the_model_as_it_was() -> None:
+    model = _prepared("w4a4")
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(subbyte.ConfigError, match="w44"):
+        requantize(model, "w44", X)
+    with pytest.raises(subbyte.CalibrationError, match="tensor or an iterable"):
+        requantize(model, "w2a2", None)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_models_that_cannot_go_on() -> None:
+    model = _prepared("w4a4")
+    with pytest.raises(subbyte.ModelError, match="no float weights"):
+        requantize(subbyte.convert(model), "w2a2", X)
+    with pytest.raises(subbyte.ModelError, match="not prepared for training"):
+        requantize(subbyte.prepare(randomized(SharedNet()), "w4a4", X), "w2a2", X)
+    with pytest.raises(subbyte.ModelError, match="prepared without data"):
+        requantize(subbyte.prepare_qat(randomized(SharedNet()), "w4"), "w2a2", X)
