@@ -10,7 +10,7 @@ from torch import Tensor
 
 from networks.metrics import Mean
 from networks.network import Network, Source, read_tensors
-from networks.resnet_cifar import ResNetCifar
+from networks.resnet_cifar import BasicBlock, ResNetCifar
 
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _IN_A_BATCH = 250
@@ -26,9 +26,7 @@ TOP1 = Mean("top-1, %", higher_is_better=True, digits=2, sums=_right)
 
 
 def _resnet(name: str, data: Path, quick: bool, seed: int) -> Network:
-    model = ResNetCifar(int(name.removeprefix("resnet")))
-    tensors, _ = read_tensors(data / f"{name}_cifar10.safetensors")
-    model.load_state_dict(tensors)
+    model = pretrained(name, data)
     train, test = _Images(data / _TRAIN), _Images(data / _TEST)
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(train), generator=generator)[: 128 if quick else 1024]
@@ -48,6 +46,14 @@ def _resnet(name: str, data: Path, quick: bool, seed: int) -> Network:
 SOURCES = {
     name: Source((f"{name}_cifar10.safetensors", _TRAIN, _TEST), TOP1, _resnet) for name in ("resnet20", "resnet32")
 }
+
+
+def pretrained(name: str, data: Path, block: type[BasicBlock] = BasicBlock) -> ResNetCifar:
+    """A network in train(); parts that only another kind of block has are as they are made."""
+    model = ResNetCifar(int(name.removeprefix("resnet")), block=block)
+    tensors, _ = read_tensors(data / f"{name}_cifar10.safetensors")
+    model.load_state_dict(tensors, strict=block is BasicBlock)
+    return model
 
 
 def normalized(pixels: Tensor) -> Tensor:
