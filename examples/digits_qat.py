@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import subbyte
 from subbyte.training.binary import FlipRatio, LearnableShift, RPReLU
@@ -66,19 +67,12 @@ def digits() -> tuple[Images, Images]:
 
 def trained(model: nn.Module, data: Images, epochs: int) -> nn.Module:
     """The model after some epochs of AdamW, in eval()."""
-    images, labels = data
-    torch.manual_seed(0)
-    steps = epochs * -(-len(images) // 64)
-    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=1e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=steps)
-    model.train()
-    for _ in range(epochs):
-        for batch in torch.randperm(len(images)).split(64):
-            optimizer.zero_grad()
-            F.cross_entropy(model(images[batch]), labels[batch]).backward()
-            optimizer.step()
-            schedule.step()
-    return model.eval()
+    loader = DataLoader(TensorDataset(*data), batch_size=64, shuffle=True)
+    result = subbyte.train(
+        model, loader, F.cross_entropy, epochs=epochs, optimizer={"AdamW": {"weight_decay": 1e-3}},
+        lr_schedule={"OneCycleLR": {"max_lr": 1e-2}},
+    )  # fmt: skip
+    return result.model
 
 
 @torch.no_grad()

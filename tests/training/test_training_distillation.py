@@ -1,12 +1,16 @@
 """Distillation: its terms against formulas written out, and that it leaves nothing in the student."""
 
 import copy
+import os
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from networks_to_train import SharedNet
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 import subbyte
 from networks import randomized, seeded
@@ -143,8 +147,26 @@ def test_in_a_compiled_step() -> None:
     _, loss = distillation(student, X)
     _, compiled = distillation(torch.compile(student, backend="aot_eager"), X)
     torch.testing.assert_close(compiled, loss)
-    with pytest.raises(subbyte.ModelError, match="compiled.*distil logits alone"):
+    with pytest.raises(subbyte.ModelError, match=r"compiled.*distil logits alone"):
         Distillation(teacher, blocks=1)(torch.compile(student, backend="aot_eager"), X)
+
+
+@pytest.mark.skipif(not dist.is_available() or os.name == "nt", reason="needs torch.distributed with gloo")
+def test_a_student_in_distributed_data_parallel(tmp_path: Path) -> None:
+    student, distillation = _student(), Distillation(randomized(Stages(), 3), blocks=1)
+    other = copy.deepcopy(student)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        output, loss = distillation(DistributedDataParallel(student), X)
+        loss.backward()
+    finally:
+        dist.destroy_process_group()
+    expected, wanted = distillation(other, X)
+    wanted.backward()
+    assert torch.equal(output, expected)
+    assert torch.equal(loss, wanted)
+    for own, theirs in zip(student.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, theirs.grad)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from subbyte.export.checkpoint import save
 from subbyte.quantization import convert, prepare_qat
 from subbyte.report import summary
 from subbyte.report.training.live import shown_live
-from subbyte.report.training.table import outcome_table
+from subbyte.report.training.table import conclusion, outcome_table
 from subbyte.training import Distillation, TrainingResult, run_training
 
 
@@ -46,6 +46,7 @@ def _run(file: TrainRecipeFile) -> None:
     report = summary(converted)
     out().print(report)
     out().print(outcome_table(report, before, result))
+    say(conclusion(result))
     say(f"saved to {file.output} ({file.output.stat().st_size:,} bytes)")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import StrictStr
 from torch import nn
 
-from subbyte.capability import Located, Place
+from subbyte.capability import Located
 from subbyte.cli.recipe import Recipe, RecipeFile, read_recipe_of
 from subbyte.errors import ConfigError
 from subbyte.training import Distillation, TrainingPlan, TrainingRules
@@ -51,7 +51,7 @@ class TrainRecipeFile:
     def __init__(self, path: Path) -> None:
         self.recipe: RecipeFile[TrainRecipe] = read_recipe_of(TrainRecipe, path)
         values, tree = self.recipe.values, self.recipe.tree
-        self.plan = _plan(tree["train"] if isinstance(tree["train"], Located) else Located(Place(str(path))), path)
+        self.plan = _plan(tree["train"], path.parent)
         with self.said_of("training"):
             self.rules = TrainingRules.of(values.training)
         with self.said_of("distill"):
@@ -79,14 +79,14 @@ class TrainRecipeFile:
         return self.output.with_name(f"{self.output.name}.training")
 
 
-def _plan(tree: Located, path: Path) -> TrainingPlan:
+def _plan(tree: Located, folder: Path) -> TrainingPlan:
     """The plan, checked key by key, so that the line of the one that is wrong is known."""
-    for key, value in tree.items():
-        with _said_at(tree, key):
-            TrainingPlan(**({"epochs": 1} | {key: value}))
     given = dict(tree)
     if isinstance(given.get("stages"), list):
-        given["stages"] = [_beside(stage, path.parent) for stage in given["stages"]]
+        given["stages"] = [_beside(stage, folder) for stage in given["stages"]]
+    for key, value in given.items():
+        with _said_at(tree, key):
+            TrainingPlan(**({"epochs": 1} | {key: value}))
     with _said_at(tree, "epochs"):
         return TrainingPlan(**given)
 
@@ -102,6 +102,7 @@ def _said_at(tree: Located, key: str) -> Iterator[None]:
 
 def _beside(stage: Any, folder: Path) -> Any:
     """A stage whose configuration, if that is a file, is found from the recipe."""
-    config = stage.get("config")
-    is_file = isinstance(config, str) and config.endswith((".yaml", ".yml"))
-    return stage | {"config": str(folder / config)} if is_file else stage
+    config = stage.get("config") if isinstance(stage, dict) else None
+    if isinstance(config, str) and config.endswith((".yaml", ".yml")):
+        return stage | {"config": str(folder / config)}
+    return stage

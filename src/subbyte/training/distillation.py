@@ -132,7 +132,7 @@ class Distillation:
     def _pairs(self, student: nn.Module) -> Mapping[str, str]:
         if "_orig_mod" in student._modules:
             raise ModelError(
-                "distillation: the student is compiled (torch.compile), in which outputs of blocks are not seen; distil "
+                "distillation: the student is compiled (torch.compile), where outputs of blocks are not seen; distil "
                 "logits alone, or train it uncompiled"
             )
         if self.pairs is None:

@@ -53,7 +53,7 @@ def run_training(
                 epoch = _epoch(run, loader, number, evaluate, history, watch)
             except KeyboardInterrupt as interrupt:
                 if kept is not None and history:
-                    interrupt.add_note(f"{len(history)} epochs are kept in {kept.path}; the same call goes on there")
+                    interrupt.add_note(f"epochs kept in {kept.path}: {len(history)}; the same call goes on there")
                 raise
             history.append(epoch)
             is_final = run.stage == len(plan.stages)  # at the last configuration

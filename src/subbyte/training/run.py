@@ -71,14 +71,16 @@ class TrainingRun:
         self._begin_what_is_due()
         self.optimizer.zero_grad()
         loss = self._loss(inputs, target)
+        if not bool(torch.isfinite(loss.detach())):
+            self._check(loss.detach())  # before it makes every scale what it is itself
         loss.backward()
         if self.plan.clip_gradients is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip_gradients)
         self.optimizer.step()
         if self.lr_schedule is not None:
             self.lr_schedule.step()
-        self.step += 1
         self._check(loss.detach())
+        self.step += 1
         return float(loss.detach())
 
     def begin_stage(self) -> None:
@@ -130,7 +132,9 @@ class TrainingRun:
         if self._monitor is not None:
             self._monitor.check(loss)
         elif not bool(torch.isfinite(loss)):
-            raise TrainingError(f"training failed in step {self.step}: the loss is not finite; lower the learning rate")
+            raise TrainingError(
+                f"training failed in step {self.step + 1}: the loss is not finite; lower the learning rate"
+            )
 
     def _placed(self, batch: Any) -> tuple[Batch, Any]:
         if not isinstance(batch, tuple | list) or len(batch) != 2:

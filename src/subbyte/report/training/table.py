@@ -15,8 +15,7 @@ def outcome_table(summary: Summary, float_metric: float, result: TrainingResult)
         float_metric: what the same evaluation says of the float model.
         result: of the training.
     """
-    seconds = sum(epoch.seconds for epoch in result.history)
-    table = Table(title=f"Subbyte training: {len(result.history)} epochs, {duration(seconds)}")
+    table = Table(title="Subbyte training")
     table.add_column("")
     table.add_column("metric", justify="right")
     table.add_column("bytes", justify="right")
@@ -24,3 +23,9 @@ def outcome_table(summary: Summary, float_metric: float, result: TrainingResult)
     table.add_row("fp32", f"{float_metric:.6g}", f"{summary.totals['float_bytes']:,}")
     table.add_row("quantized", metric, f"{summary.totals['bytes']:,}")
     return table
+
+
+def conclusion(result: TrainingResult) -> str:
+    """How long it took, in a sentence."""
+    count, seconds = len(result.history), sum(epoch.seconds for epoch in result.history)
+    return f"{count} epoch{'s' * (count > 1)} in {duration(seconds)}, loss {result.history[-1].loss:.4g} in the last"
