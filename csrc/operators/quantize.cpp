@@ -1,6 +1,9 @@
 // affine_snap, affine_fake_quantize, affine_quantize and the gradients: floats onto grids, in one pass.
+#include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -244,25 +247,20 @@ struct PartialSums {
   }
 };
 
-Tensor summed(const Tensor& like, const std::vector<double>& sums) {
+Tensor summed(const Tensor& like, std::vector<double> sums, float factor) {
   Tensor total = Tensor::empty(like.sizes(), torch_api().dtype_float32());
   auto* to = total.data<float>();
   if (total.count() == 1) {
-    double sum = 0;
-    for (const double each : sums) {
-      sum += each;
-    }
-    to[0] = static_cast<float>(sum);
-  } else {
-    std::copy(sums.begin(), sums.end(), to);
+    sums = {std::accumulate(sums.begin(), sums.end(), 0.0)};
   }
+  std::transform(sums.begin(), sums.end(), to, [factor](double sum) { return static_cast<float>(sum) * factor; });
   return total;
 }
 
 // y, laid out as x is.
-Tensor as_laid_out(Tensor y, const Values& x) {
-  require_tensor(y, "the gradient", {torch_api().dtype_float32()});
-  require(y.sizes() == x.sizes, "the gradient has another shape than x");
+Tensor as_laid_out(Tensor y, const Values& x, const std::string& name) {
+  require_tensor(y, name, {torch_api().dtype_float32()});
+  require(y.sizes() == x.sizes, name + " has another shape than x");
   if (y.strides() == x.strides) {
     return y;
   }
@@ -271,18 +269,52 @@ Tensor as_laid_out(Tensor y, const Values& x) {
   return copy;
 }
 
+// Of two tensors, a piece after the other while both are near.
+void affine_fake_quantize_sum(StackValue* stack, std::uint64_t, std::uint64_t) {
+  constexpr std::int64_t kPiece = 2048;
+  Arguments given(stack), other(stack + 6);
+  const Codes codes(given.low, given.high), other_codes(other.low, other.high);
+  const Values x(std::move(given.x)), y(as_laid_out(std::move(other.x), x, "other"));
+  Tensor sum = x.empty_like(torch_api().dtype_float32());
+  if (x.count() != 0) {
+    const Parameters parameters = std::move(given).parameters(x, codes);
+    const Parameters others = std::move(other).parameters(y, other_codes);
+    const float *from_x = x.data(), *from_y = y.data();
+    auto* to = sum.data<float>();
+    in_pieces(x.count(), [&](std::int64_t begin, std::int64_t end) {
+      float piece[kPiece];
+      for (; begin < end; begin += kPiece) {
+        const std::int64_t until = std::min(begin + kPiece, end);
+        parameters.each_run(begin, until, [&](std::int64_t first, std::int64_t count, const Grids& grids, std::int64_t) {
+          kernels().fake_quantize(from_x + first, count, grids, to + first);
+        });
+        others.each_run(begin, until, [&](std::int64_t first, std::int64_t count, const Grids& grids, std::int64_t) {
+          kernels().fake_quantize(from_y + first, count, grids, piece + (first - begin));
+        });
+        for (std::int64_t i = begin; i < until; ++i) {
+          to[i] += piece[i - begin];
+        }
+      }
+    });
+  }
+  stack[0] = std::move(sum).to_stack();
+}
+
 void affine_fake_quantize_backward(StackValue* stack, std::uint64_t, std::uint64_t) {
   Tensor gradient = Tensor::from_stack(stack[0]);
   Arguments given(stack + 1);
+  double factor = 0;
+  std::memcpy(&factor, stack + 7, sizeof factor);
+  const float scale_factor = static_cast<float>(factor), above = (stack[8] & 1) != 0 ? 0.0f : -INFINITY;
   const Codes codes(given.low, given.high);
   const Values x(std::move(given.x));
-  const Tensor y = as_laid_out(std::move(gradient), x);
+  const Tensor y = as_laid_out(std::move(gradient), x, "the gradient");
   Tensor of_x = x.empty_like(torch_api().dtype_float32());
   const std::int64_t count = x.count();
   if (count == 0) {
     const std::vector<double> of_scale(static_cast<std::size_t>(given.scale.count()));
-    stack[1] = summed(given.scale, of_scale).to_stack();
-    stack[2] = summed(given.zero_point, std::vector<double>(static_cast<std::size_t>(given.zero_point.count()))).to_stack();
+    stack[1] = summed(given.scale, of_scale, scale_factor).to_stack();
+    stack[2] = summed(given.zero_point, std::vector<double>(static_cast<std::size_t>(given.zero_point.count())), 1).to_stack();
     stack[0] = std::move(of_x).to_stack();
     return;
   }
@@ -300,7 +332,7 @@ void affine_fake_quantize_backward(StackValue* stack, std::uint64_t, std::uint64
       const std::int64_t until = std::min((part + 1) * size, count);
       parameters.each_run(part * size, until, [&](std::int64_t first, std::int64_t length, const Grids& grids, std::int64_t index) {
         const Gradients run = {values + first, gradients + first, to + first, &sums.of_scale[index - sums.first],
-                               &sums.of_zero[index - sums.first], -INFINITY};
+                               &sums.of_zero[index - sums.first], above};
         kernels().gradients(run, length, grids);
       });
     }
@@ -313,8 +345,8 @@ void affine_fake_quantize_backward(StackValue* stack, std::uint64_t, std::uint64
       of_zero[source] += sums.of_zero[i];
     }
   }
-  stack[1] = summed(parameters.scale(), of_scale).to_stack();
-  stack[2] = summed(parameters.zero_point(), of_zero).to_stack();
+  stack[1] = summed(parameters.scale(), of_scale, scale_factor).to_stack();
+  stack[2] = summed(parameters.zero_point(), of_zero, 1).to_stack();
   stack[0] = std::move(of_x).to_stack();
 }
 
@@ -326,6 +358,10 @@ std::vector<Operator> quantize_operators() {
           "affine_snap(Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size) -> Tensor"),
       operator_of<affine_fake_quantize>(
           "affine_fake_quantize(Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size) -> Tensor"),
+      operator_of<affine_fake_quantize_sum>(
+          "affine_fake_quantize_sum(Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size, Tensor "
+          "other, Tensor other_scale, Tensor other_zero_point, int other_low, int other_high, int other_group_size) -> "
+          "Tensor"),
       operator_of<affine_quantize>(
           "affine_quantize(Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size, bool signed) "
           "-> Tensor"),
@@ -334,7 +370,7 @@ std::vector<Operator> quantize_operators() {
           "bits, bool signed) -> Tensor"),
       operator_of<affine_fake_quantize_backward>(
           "affine_fake_quantize_backward(Tensor gradient, Tensor x, Tensor scale, Tensor zero_point, int low, int "
-          "high, int group_size) -> (Tensor, Tensor, Tensor)"),
+          "high, int group_size, float factor=1.0, bool rectified=False) -> (Tensor, Tensor, Tensor)"),
   };
 }
 

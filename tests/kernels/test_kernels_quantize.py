@@ -16,6 +16,7 @@ OPS = torch.ops.subbyte
 NAMES = (
     "affine_snap",
     "affine_fake_quantize",
+    "affine_fake_quantize_sum",
     "affine_quantize",
     "affine_quantize_pack",
     "affine_fake_quantize_backward",
@@ -84,6 +85,30 @@ def test_steps_values_and_codes_are_the_formula_bit_for_bit(kernels: str, seed: 
 
 @anything
 @given(seed=st.integers(0, 1 << 30))
+def test_a_sum_is_that_of_the_two_bit_for_bit(kernels: str, seed: int) -> None:
+    x, *rest = case(seed)
+    other = (x.flip(0) if x.ndim else x) + 0.3  # row-major, whatever x is
+    other_rest = (torch.tensor([0.17]), torch.tensor([3], dtype=torch.int32), 0, 255, 0)
+    wanted = OPS.affine_fake_quantize(x, *rest) + OPS.affine_fake_quantize(other, *other_rest)
+    found = OPS.affine_fake_quantize_sum(x, *rest, other, *other_rest)
+    assert torch.equal(found, wanted)
+    assert found.stride() == OPS.affine_fake_quantize(x, *rest).stride()
+
+
+def test_a_long_sum_is_the_same_on_any_threads(kernels: str) -> None:
+    x, other = torch.randn(3, 70_001), torch.randn(3, 70_001)
+    grid = (torch.tensor([[0.1], [0.3], [0.2]]), torch.zeros((), dtype=torch.int32), -8, 7, 0)
+    other_grid = (torch.tensor(0.02), torch.zeros((), dtype=torch.int32), 0, 255, 0)
+    wanted = OPS.affine_fake_quantize(x, *grid) + OPS.affine_fake_quantize(other, *other_grid)
+    threads = torch.get_num_threads()
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        assert torch.equal(OPS.affine_fake_quantize_sum(x, *grid, other, *other_grid), wanted)
+    torch.set_num_threads(threads)
+
+
+@anything
+@given(seed=st.integers(0, 1 << 30))
 def test_the_memory_format_stays(kernels: str, seed: int) -> None:
     x, *rest = case(seed)
     y, codes = OPS.affine_snap(x, *rest), OPS.affine_quantize(x, *rest, rest[2] < 0)
@@ -125,6 +150,17 @@ def test_gradients_are_autograds_in_float64(kernels: str, seed: int) -> None:
     for mine, want in zip(found, wanted, strict=True):
         assert mine.shape == want.shape
         torch.testing.assert_close(mine.double(), want, rtol=1e-5, atol=1e-3)  # fp32 quotients
+
+
+@anything
+@given(seed=st.integers(0, 1 << 30))
+def test_the_gradient_of_a_relu_is_masked_and_that_of_the_scale_multiplied(kernels: str, seed: int) -> None:
+    x, *rest = case(seed)
+    y, gradient = x.relu(), torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
+    of_x, of_scale, of_zero = OPS.affine_fake_quantize_backward(gradient, y, *rest)
+    found = OPS.affine_fake_quantize_backward(gradient, y, *rest, 0.3, True)
+    wanted = (torch.where(x > 0, of_x, 0.0), of_scale * 0.3, of_zero)
+    assert all(torch.equal(mine, want) for mine, want in zip(found, wanted, strict=True))
 
 
 def test_threads_and_instruction_sets_leave_no_trace() -> None:
@@ -171,6 +207,7 @@ def test_nothing_gives_nothing(kernels: str) -> None:
     assert OPS.affine_snap(x, scale, zero, -8, 7, 0).shape == (0, 3)
     assert OPS.affine_quantize(x, scale, zero, -8, 7, 0, True).shape == (0, 3)
     assert OPS.affine_quantize_pack(x, scale, zero, -8, 7, 0, 4, True).shape == (0,)
+    assert OPS.affine_fake_quantize_sum(x, scale, zero, -8, 7, 0, x, scale, zero, -8, 7, 0).shape == (0, 3)
     of_x, of_scale, of_zero = OPS.affine_fake_quantize_backward(x, x, scale, zero, -8, 7, 0)
     assert of_x.shape == (0, 3)
     assert torch.equal(of_scale, torch.zeros(1, 3))
@@ -202,6 +239,8 @@ def test_what_does_not_fit_is_refused(kernels: str) -> None:
             OPS.affine_snap(*bad)
         with pytest.raises(RuntimeError):
             OPS.affine_fake_quantize_backward(x, *bad)
+        with pytest.raises(RuntimeError):
+            OPS.affine_fake_quantize_sum(x, scale, zero, -8, 7, 0, *bad)
     good = (x, scale, zero, -8, 7, 0)
     with pytest.raises(RuntimeError, match="does not fit in 3 bits"):
         OPS.affine_quantize_pack(*good, 3, True)
@@ -212,6 +251,8 @@ def test_what_does_not_fit_is_refused(kernels: str) -> None:
     for gradient in (x[:, :9], x.double(), x.T):
         with pytest.raises(RuntimeError):
             OPS.affine_fake_quantize_backward(gradient, *good)
+        with pytest.raises(RuntimeError):
+            OPS.affine_fake_quantize_sum(*good, gradient, *good[1:])
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
@@ -220,6 +261,7 @@ def test_they_are_well_behaved_operators(memory_format: torch.memory_format) -> 
     given_case = (x, torch.rand(1, 5, 1, 1) + 0.1, torch.zeros(1, 5, 1, 1, dtype=torch.int32), -8, 7, 0)
     torch.library.opcheck(OPS.affine_snap.default, given_case)
     torch.library.opcheck(OPS.affine_fake_quantize.default, given_case)
+    torch.library.opcheck(OPS.affine_fake_quantize_sum.default, (*given_case, *given_case))
     torch.library.opcheck(OPS.affine_quantize.default, (*given_case, True))
     torch.library.opcheck(OPS.affine_quantize_pack.default, (*given_case, 4, True))
     torch.library.opcheck(OPS.affine_fake_quantize_backward.default, (torch.randn_like(x), *given_case))

@@ -10,6 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 import subbyte
 from networks import randomized, seeded
+from subbyte.adaptor.pytorch.state import state_of
+from subbyte.numerics import Learned
 
 X = seeded((16, 4, 6, 6))
 
@@ -41,6 +43,16 @@ def test_scales_are_parameters_that_learn() -> None:
     train(prepared, X)
     now = dict(prepared.named_parameters())
     assert all(not torch.equal(now[name], start) for name, start in learned.items())
+
+
+def test_fused_steps_are_those_of_single_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = _prepared()
+    plain = copy.deepcopy(fused)
+    loss = train(fused, X)
+    state_of(plain).run.trained = False  # no relu is merged with the quantizer behind it
+    monkeypatch.setattr(Learned, "joins", lambda *_: False)
+    assert torch.equal(loss, train(plain, X))
+    assert all(torch.equal(p, q) for p, q in zip(fused.parameters(), plain.parameters(), strict=True))
 
 
 def test_a_copy_trains_by_itself() -> None:

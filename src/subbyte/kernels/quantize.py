@@ -21,6 +21,10 @@ from subbyte.kernels.packing import _pack_codes, packed_size
 # A value is inside its grid within this many steps of its nearest: half a step, and what rounding may add to it.
 REACH = 0.5 * 1.0001
 _ARGUMENTS = "Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size"
+_OTHERS = (
+    "Tensor other, Tensor other_scale, Tensor other_zero_point, int other_low, int other_high, int other_group_size"
+)
+Grid = tuple[int, int, int]  # low, high, group_size
 
 
 def _affine_snap(x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, group_size: int) -> Tensor:
@@ -31,6 +35,13 @@ def _affine_snap(x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: i
 def _affine_fake_quantize(x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, group_size: int) -> Tensor:
     steps, spread_scale = _snapped(x, scale, zero_point, low, high, group_size)
     return steps * spread_scale
+
+
+def _affine_fake_quantize_sum(x: Tensor, *arguments: Any) -> Tensor:
+    grid, (other, *other_grid) = arguments[:5], arguments[5:]
+    _check(other.shape == x.shape, "other has another shape than x")
+    sum_: Tensor = _affine_fake_quantize(x, *grid) + _affine_fake_quantize(other, *other_grid)
+    return torch.empty_like(x).copy_(sum_) if is_dense(x) else sum_.contiguous()
 
 
 def _affine_quantize(
@@ -50,15 +61,24 @@ def _affine_quantize_pack(
 
 
 def _affine_fake_quantize_backward(
-    gradient: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, group_size: int
+    gradient: Tensor,
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    low: int,
+    high: int,
+    group_size: int,
+    factor: float = 1.0,
+    rectified: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check(gradient.shape == x.shape and gradient.dtype == torch.float32, "the gradient does not fit x")
     steps, spread_scale = _snapped(x, scale, zero_point, low, high, group_size)
     inside = (x - steps * spread_scale).abs() <= spread_scale * REACH
-    of_x = torch.empty_like(steps).copy_(torch.where(inside, gradient, 0.0))
+    passes = inside & (x > 0) if rectified else inside
+    of_x = torch.empty_like(steps).copy_(torch.where(passes, gradient, 0.0))
     of_scale = gradient * torch.where(inside, steps - x / spread_scale, steps)
     of_zero_point = torch.where(inside, 0.0, -(gradient * spread_scale))
-    return of_x, sum_to(of_scale, scale, group_size), sum_to(of_zero_point, zero_point, group_size)
+    return of_x, sum_to(of_scale, scale, group_size) * factor, sum_to(of_zero_point, zero_point, group_size)
 
 
 def _snapped(
@@ -149,6 +169,14 @@ def affine_fake_quantize(
     return values
 
 
+def affine_fake_quantize_sum(
+    x: Tensor, scale: Tensor, zero_point: Tensor, grid: Grid, other: tuple[Tensor, Tensor, Tensor, Grid]
+) -> Tensor:
+    """`affine_fake_quantize` of x, plus that of another tensor of x's shape, in one pass."""
+    values: Tensor = _SUM(x, scale, zero_point, *grid, *other[:3], *other[3])
+    return values
+
+
 def affine_quantize(
     x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, group_size: int, *, signed: bool
 ) -> Tensor:
@@ -166,21 +194,30 @@ def affine_quantize_pack(
 
 
 def affine_fake_quantize_backward(
-    gradient: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, group_size: int = 0
+    gradient: Tensor,
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    low: int,
+    high: int,
+    group_size: int = 0,
+    *,
+    factor: float = 1.0,
+    rectified: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, scale and zero point, given the one of `affine_fake_quantize` (fp32, x's shape).
 
     With v = x / scale and inside: v is not clipped, give or take REACH (Esser et al., 2020, of scale; Bhalgat et al.,
     2020, of zero point):
 
-        x: gradient where inside, else 0
-        scale: sum of gradient * (steps - v where inside, else steps)
+        x: gradient where inside, else 0; of what a relu gave (`rectified`) where x is above 0 too, as relu has it
+        scale: factor times the sum of gradient * (steps - v where inside, else steps)
         zero_point: sum of (0 where inside, else -gradient * scale)
 
     Sums are taken in float64 in an order that does not depend on the number of threads. Fp32, of the shapes of x, scale
     and zero_point.
     """
-    of_x, of_scale, of_zero_point = _BACKWARD(gradient, x, scale, zero_point, low, high, group_size)
+    of_x, of_scale, of_zero_point = _BACKWARD(gradient, x, scale, zero_point, low, high, group_size, factor, rectified)
     return of_x, of_scale, of_zero_point
 
 
@@ -197,6 +234,7 @@ def learned_fake_quantize(
 
 define(f"affine_snap({_ARGUMENTS}) -> Tensor", _affine_snap, _like)
 define(f"affine_fake_quantize({_ARGUMENTS}) -> Tensor", _affine_fake_quantize, _like)
+define(f"affine_fake_quantize_sum({_ARGUMENTS}, {_OTHERS}) -> Tensor", _affine_fake_quantize_sum, _like)
 define(
     f"affine_quantize({_ARGUMENTS}, bool signed) -> Tensor",
     _affine_quantize,
@@ -208,7 +246,8 @@ define(
     lambda x, *rest: x.new_empty(packed_size(x.numel(), rest[-2]), dtype=torch.uint8),
 )
 define(
-    f"affine_fake_quantize_backward(Tensor gradient, {_ARGUMENTS}) -> (Tensor, Tensor, Tensor)",
+    f"affine_fake_quantize_backward(Tensor gradient, {_ARGUMENTS}, float factor=1.0, bool rectified=False) -> "
+    "(Tensor, Tensor, Tensor)",
     _affine_fake_quantize_backward,
     lambda gradient, x, scale, zero_point, *_: (
         _like(x),
@@ -240,9 +279,10 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     x, scale, zero_point = ctx.saved_tensors
     low, high, size = ctx.grid
-    found = affine_fake_quantize_backward(gradient, x, scale, nearest_code(zero_point, low, high), low, high, size)
+    code = nearest_code(zero_point, low, high)
+    found = affine_fake_quantize_backward(gradient, x, scale, code, low, high, size, factor=ctx.factor)
     of_x, of_scale, of_zero_point = found
-    return of_x, of_scale * ctx.factor, of_zero_point if ctx.learns_zero_point else None, None, None, None, None
+    return of_x, of_scale, of_zero_point if ctx.learns_zero_point else None, None, None, None, None
 
 
 define_differentiable(
@@ -255,5 +295,6 @@ define_differentiable(
 
 # Every forward calls these, most of them with few values: looking them up would take a good part of the time.
 _SNAP, _FAKE_QUANTIZE = torch.ops.subbyte.affine_snap.default, torch.ops.subbyte.affine_fake_quantize.default
+_SUM = torch.ops.subbyte.affine_fake_quantize_sum.default
 _BACKWARD = torch.ops.subbyte.affine_fake_quantize_backward.default
 _LEARNED = torch.ops.subbyte.learned_fake_quantize.default

@@ -3,11 +3,12 @@
 from subbyte.numerics.blocks import block_axis, expand, scale_shape, to_blocks
 from subbyte.numerics.definition import is_same_definition
 from subbyte.numerics.integer_first import EXACT_IN_FP32, accumulator, as_dtype, rescale, without_autocast
-from subbyte.numerics.learned import learned_fake_quantize
+from subbyte.numerics.learned import Learned, learned_fake_quantize, learned_sum
 from subbyte.numerics.neighbours import neighbours
 from subbyte.numerics.packing import pack, packed_size, unpack
 from subbyte.numerics.quantize import code_dtype, dequantize, fake_quantize, quantize, quantize_pack
 from subbyte.numerics.quantized_tensor import QuantizedTensor
+from subbyte.numerics.rectify import rectify
 from subbyte.numerics.schemes import (
     Affine,
     Codebook,
@@ -27,6 +28,7 @@ __all__ = [
     "EXACT_IN_FP32",
     "Affine",
     "Codebook",
+    "Learned",
     "Loss",
     "QuantizedTensor",
     "Scheme",
@@ -42,12 +44,14 @@ __all__ = [
     "is_built_in_affine",
     "is_same_definition",
     "learned_fake_quantize",
+    "learned_sum",
     "neighbours",
     "pack",
     "packed_size",
     "quantize",
     "quantize_pack",
     "register_scheme",
+    "rectify",
     "registered_schemes",
     "rescale",
     "without_autocast",

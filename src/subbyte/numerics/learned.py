@@ -1,5 +1,6 @@
 """Fake-quantizing with a scale and a zero point that are learned."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -7,7 +8,9 @@ from torch import Tensor
 
 from subbyte.errors import ConfigError
 from subbyte.kernels import quantize as kernels
+from subbyte.kernels.operator import is_native
 from subbyte.numerics.integer_first import as_dtype
+from subbyte.numerics.rectify import is_rectified, note_masked
 from subbyte.numerics.schemes import is_built_in_affine, scheme_of
 from subbyte.spec import TensorSpec
 
@@ -46,20 +49,93 @@ def learned_fake_quantize(
     return as_dtype(values, x.dtype)
 
 
+@dataclass(frozen=True)
+class Learned:
+    """What `learned_fake_quantize` takes, of one tensor."""
+
+    x: Tensor
+    scale: Tensor
+    zero_point: Tensor
+    spec: TensorSpec
+    factor: float = 1.0
+
+    def value(self) -> Tensor:
+        """The quantized value."""
+        return learned_fake_quantize(self.x, self.scale, self.zero_point, self.spec, self.factor)
+
+    def joins(self, other: "Learned") -> bool:
+        """Whether `learned_sum` has a kernel for the two."""
+        x, y = self.x, other.x
+        alike = x.shape == y.shape and x.stride() == y.stride() and x.dtype is y.dtype is torch.float32
+        return alike and x.is_cpu and y.is_cpu and not torch.compiler.is_compiling() and is_native()
+
+    @property
+    def _grid(self) -> kernels.Grid:
+        return self.spec.qmin, self.spec.qmax, self.spec.granularity.group_size
+
+
+def learned_sum(first: Learned, second: Learned) -> Tensor:
+    """The sum of two quantized values, in one pass and with the gradients of both.
+
+    Args:
+        first, second: of fp32 and one shape; see `Learned.joins`.
+    """
+    parts = [(part._grid, part.factor) for part in (first, second)]
+    tensors = (first.x, first.scale, first.zero_point, second.x, second.scale, second.zero_point)
+    values: Tensor = _LearnedSum.apply(parts, *tensors)  # type: ignore[no-untyped-call]
+    return values
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How a gradient goes back."""
+
+    grid: kernels.Grid
+    factor: float
+    rectified: bool
+    learns_zero_point: bool
+
+    @classmethod
+    def of(cls, x: Tensor, zero_point: Tensor, grid: kernels.Grid, factor: float) -> "_Way":
+        return cls(grid, factor, is_rectified(x), zero_point.is_floating_point())
+
+    def back(self, gradient: Tensor, x: Tensor, scale: Tensor, code: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of x, scale and zero point."""
+        of_x, of_scale, of_zero = kernels.affine_fake_quantize_backward(
+            gradient, x, scale, code, *self.grid, factor=self.factor, rectified=self.rectified
+        )
+        if self.rectified:
+            note_masked(of_x, x)
+        return of_x, of_scale, of_zero if self.learns_zero_point else None
+
+
 class _Learned(torch.autograd.Function):
     """`kernels.learned_fake_quantize`, whose registered gradient costs ten times as much Python at every call."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor, grid: tuple[int, int, int], factor: float
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor, grid: kernels.Grid, factor: float) -> Tensor:
         code = kernels.nearest_code(zero_point, grid[0], grid[1])
         ctx.save_for_backward(x, scale, code)
-        ctx.grid, ctx.factor, ctx.learns_zero_point = grid, factor, zero_point.is_floating_point()
+        ctx.way = _Way.of(x, zero_point, grid, factor)
         return kernels.affine_fake_quantize(x, scale, code, *grid)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, scale, code = ctx.saved_tensors
-        of_x, of_scale, of_zero = kernels.affine_fake_quantize_backward(gradients[0], x, scale, code, *ctx.grid)
-        return of_x, of_scale.mul_(ctx.factor), of_zero if ctx.learns_zero_point else None, None, None
+        return *ctx.way.back(gradients[0], *ctx.saved_tensors), None, None
+
+
+class _LearnedSum(torch.autograd.Function):
+    """Two of `_Learned`, and their sum."""
+
+    @staticmethod
+    def forward(ctx: Any, parts: list[tuple[kernels.Grid, float]], *tensors: Tensor) -> Tensor:
+        (x, scale, zero, y, y_scale, y_zero), ((grid, _), (y_grid, _)) = tensors, parts
+        code, y_code = kernels.nearest_code(zero, *grid[:2]), kernels.nearest_code(y_zero, *y_grid[:2])
+        ctx.save_for_backward(x, scale, code, y, y_scale, y_code)
+        ctx.ways = [_Way.of(x, zero, *parts[0]), _Way.of(y, y_zero, *parts[1])]
+        return kernels.affine_fake_quantize_sum(x, scale, code, grid, (y, y_scale, y_code, y_grid))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        tensors, (first, second) = ctx.saved_tensors, ctx.ways
+        return None, *first.back(gradients[0], *tensors[:3]), *second.back(gradients[0], *tensors[3:])

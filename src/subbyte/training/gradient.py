@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from subbyte.errors import ConfigError, nearest
-from subbyte.numerics import is_built_in_affine, scheme_of
+from subbyte.numerics import Learned, is_built_in_affine, scheme_of
 from subbyte.spec import QuantParams, TensorSpec
 from subbyte.training.by_slopes import Point, Slopes, fake_quantize_by_slopes
 
@@ -61,6 +61,10 @@ class Gradient(BaseModel, ABC):
         """The way back of `gradient`, the one of the quantized values (fp32, of x's shape)."""
         raise NotImplementedError(f"{type(self).__name__} must define slopes or fake_quantize")
 
+    def learned(self, x: Tensor, params: QuantParams, spec: TensorSpec, values: float) -> Learned | None:
+        """What `fake_quantize` computes, where that is `learned_fake_quantize`, which has fused kernels; else None."""
+        return None
+
     def fake_quantize(self, x: Tensor, params: QuantParams, spec: TensorSpec, values: float) -> Tensor:
         """The quantized value of x, in its shape and dtype, with this gradient.
 
@@ -70,6 +74,9 @@ class Gradient(BaseModel, ABC):
             spec: how.
             values: how many values of one sample share a scale.
         """
+        learned = self.learned(x, params, spec, values)
+        if learned is not None:
+            return learned.value()
         return fake_quantize_by_slopes(x, params, spec, self.slopes, self.scale_factor(spec, values))
 
     def fake_quantize_at(

@@ -56,6 +56,7 @@ def train_by(model: nn.Module, rules: TrainingRules, batches: Sequence[Batch] = 
         raise ConfigError("the configuration quantizes nothing, so there is nothing to train; ask for 'w4a4', say")
     rules.check_names([each.op for each in found])
     _start(model, found, rules.start, batches)
+    state_of(model).run.trained = True
     for each in found:
         each.quantizer.gradient = each.gradient
         each.quantizer.learn(*each.gradient.learns)

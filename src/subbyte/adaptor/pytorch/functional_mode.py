@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
@@ -23,8 +24,10 @@ from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.adaptor.pytorch.swap import Swapped, float_class
 from subbyte.dtypes import DataType
 from subbyte.errors import UnseenOpError
+from subbyte.numerics import rectify
 
 SiteKey = tuple[str, str]  # type of op, place
+RELUS = frozenset([F.relu, torch.relu, torch.Tensor.relu])
 
 
 @dataclass
@@ -74,6 +77,8 @@ class FunctionalMode(TorchFunctionMode):
             args, kwargs = _with_quantized_weights(self.scope.run.read_by_code, function, (args, kwargs or {}))
         op = FUNCTIONAL_OPS.get(function)
         if not self.scope.active or (op is None and function not in COMPOSITES):  # most functions
+            if function in RELUS and self.scope.run.trained and is_differentiated(args, kwargs):
+                return rectify(args[0])
             return function(*args, **(kwargs or {}))
         kwargs = dict(kwargs or {})
         if op is None:
@@ -112,6 +117,13 @@ class FunctionalMode(TorchFunctionMode):
             self.calls += 1
             return self.scope.order[self.calls - 1]
         return (op_type, f"call {self.calls} under torch.compile")
+
+
+def is_differentiated(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
+    """Whether a relu of these arguments gives a new tensor, and one with a gradient, in plain Python."""
+    if torch.compiler.is_compiling() or len(args) != 1 or (kwargs or {}).get("inplace"):
+        return False
+    return bool(args[0].requires_grad) and torch.is_grad_enabled()
 
 
 def _with_quantized_weights(modules: list[Any], function: Any, given: Any) -> Any:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from subbyte.adaptor.pytorch.float_functions import FLOAT_FUNCTIONS
 from subbyte.adaptor.pytorch.functional_op import Function, FunctionalOp, writes
-from subbyte.adaptor.pytorch.inputs import Slots, quantized, quantized_scores, snapped
+from subbyte.adaptor.pytorch.inputs import Slots, quantized, quantized_scores, quantized_sum, snapped
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.capability import register_op_type
 from subbyte.numerics import accumulator, rescale, without_autocast
@@ -30,10 +30,12 @@ class Elementwise(FunctionalOp):
 
     def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
         first, second = self.inputs(args, kwargs)
+        rest = {key: value for key, value in kwargs.items() if key not in ("input", "other", "out")}
+        if first.requires_grad and self.op_type == "add" and function not in IN_PLACE and not (rest or args[2:]):
+            return quantized_sum(first, second, slots)
         # What is written below must not be what a gradient is computed from.
         kept = function in IN_PLACE and first.requires_grad and torch.is_grad_enabled()
         a, b = quantized(first.clone() if kept else first, slots[0]), quantized(second, slots[1])
-        rest = {key: value for key, value in kwargs.items() if key not in ("input", "other", "out")}
         if function not in IN_PLACE:
             # Into the quantized first operand, which nothing else reads: fresh memory is dear.
             owned = a is not first and a.shape == b.shape and a.dtype == b.dtype and not (rest or args[2:])

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from subbyte.adaptor.pytorch.call_site import call_site, unseen
 from subbyte.adaptor.pytorch.phase import Run
-from subbyte.adaptor.pytorch.quantizer import InputQuantizer
+from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer, InputQuantizer
 from subbyte.errors import UnseenOpError
+from subbyte.numerics import learned_sum
 
 MASKED = -1e4  # exp of this is zero beside any score; masks are this, -1e9, the least float, or -inf
 Slots = tuple[InputQuantizer | None, ...]
@@ -74,6 +75,16 @@ def quantized(x: Tensor, quantizer: InputQuantizer | None) -> Tensor:
     if quantizer is None or not is_active(quantizer, x):
         return x
     return quantizer.forward(x)  # it has no hooks to run; snapped, beside this, would run none either
+
+
+def quantized_sum(x: Tensor, y: Tensor, slots: Slots) -> Tensor:
+    """The sum of two quantized values, in one pass where that can be."""
+    quantizers = [slot for slot in slots if isinstance(slot, ActivationQuantizer) and slot.training]
+    if len(quantizers) == 2 and quantizers[0].run.quantizes and all(map(is_active, quantizers, (x, y))):
+        first, second = map(ActivationQuantizer.learned_value, quantizers, (x, y))
+        if first is not None and second is not None and first.joins(second):
+            return learned_sum(first, second)
+    return quantized(x, slots[0]) + quantized(y, slots[1])
 
 
 def quantized_scores(x: Tensor, quantizer: InputQuantizer | None) -> Tensor:

@@ -1,6 +1,6 @@
 """Scale and zero point that training learns: parameters in the place of the buffers, under the same names."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -77,14 +77,21 @@ class LearnsParams(nn.Module):
         """
         scale, zero_point = self._parameters.get("scale"), self._parameters.get("zero_point")
         return QuantParams(
-            self.current_scale() if scale is None else _AtLeast.apply(scale, self._buffers["smallest_scale"]),  # type: ignore[no-untyped-call]
+            self.current_scale() if scale is None else _at_least(scale, cast(Tensor, self._buffers["smallest_scale"])),
             self.current_zero_point() if zero_point is None else zero_point,
         )
 
 
-class _AtLeast(torch.autograd.Function):
+def _at_least(x: Tensor, smallest: Tensor) -> Tensor:
     """`maximum(x, smallest)`, through which the gradient passes unchanged."""
+    # On a CPU it costs less to see that nothing is to be done. Elsewhere looking would wait for the device.
+    if x.is_cpu and not torch.compiler.is_compiling() and bool((x >= smallest).all()):
+        return x
+    result: Tensor = _AtLeast.apply(x, smallest)  # type: ignore[no-untyped-call]
+    return result
 
+
+class _AtLeast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, smallest: Tensor) -> Tensor:
         return torch.maximum(x, smallest)

@@ -15,7 +15,7 @@ from subbyte.errors import CalibrationError, ConfigError, UnseenOpError
 from subbyte.kernels.operator import runs_native
 from subbyte.kernels.quantize import affine_fake_quantize
 from subbyte.kernels.quantize import affine_snap as native_snap
-from subbyte.numerics import Affine, Loss, Scheme, affine_snap, as_dtype, fake_quantize, scheme_of
+from subbyte.numerics import Affine, Learned, Loss, Scheme, affine_snap, as_dtype, fake_quantize, scheme_of
 from subbyte.spec import QuantParams, TensorSpec
 
 
@@ -40,6 +40,9 @@ class Gradient(Protocol):
             spec: how.
             values: how many values of one sample share a scale.
         """
+
+    def learned(self, x: Tensor, params: QuantParams, spec: TensorSpec, values: float) -> Learned | None:
+        """What `fake_quantize` computes, where that is `learned_fake_quantize`, which has fused kernels; else None."""
 
     def fake_quantize_at(
         self, progress: Tensor, x: Tensor, params: QuantParams, spec: TensorSpec, values: float
@@ -182,6 +185,12 @@ class Quantizer(KeepsFormat, LearnsParams):
             return gradient.fake_quantize(x, params, self.spec, values)
         return gradient.fake_quantize_at(progress, x, params, self.spec, values)
 
+    def learned_value(self, x: Tensor) -> Learned | None:
+        """What `fake` computes, where fused kernels can take it over; else None."""
+        if self.gradient is None or self.training_rule is not None or "progress" in self._buffers:
+            return None
+        return self.gradient.learned(x, self.training_params(), self.spec, self.values_of_a_scale(x))
+
     def values_of_a_scale(self, x: Tensor) -> float:
         """How many values of one sample of x share a scale."""
         return x.numel() / max(self.scale.numel(), 1)
@@ -209,6 +218,12 @@ class ActivationQuantizer(Quantizer):
         self.calibrated = False
         self.observed_shape: tuple[int, ...] = ()
         self.loss = Loss()
+
+    def learned_value(self, x: Tensor) -> Learned | None:
+        """What `fake` computes, where fused kernels can take it over; else None."""
+        if self.gradient is None or self.training_rule is not None or "progress" in self._buffers:
+            return None
+        return self.gradient.learned(x, self.training_params(), self.spec, self.values_of_a_scale(x))
 
     def values_of_a_scale(self, x: Tensor) -> float:
         return super().values_of_a_scale(x) / max(x.shape[0], 1) if x.ndim else 1.0

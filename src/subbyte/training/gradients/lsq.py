@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from subbyte.numerics import is_built_in_affine, learned_fake_quantize, scheme_of
+from subbyte.numerics import Learned, is_built_in_affine, scheme_of
 from subbyte.spec import QuantParams, TensorSpec
 from subbyte.training.by_slopes import Point, Slopes
 from subbyte.training.gradient import Gradient, unlearnable
@@ -35,10 +35,10 @@ class Lsq(Gradient):
     def slopes(self, gradient: Tensor, at: Point, spec: TensorSpec) -> Slopes:
         return Slopes(gradient * at.inside, gradient * (at.grid - at.steps * at.inside))
 
-    def fake_quantize(self, x: Tensor, params: QuantParams, spec: TensorSpec, values: float) -> Tensor:
+    def learned(self, x: Tensor, params: QuantParams, spec: TensorSpec, values: float) -> Learned | None:
         if not is_built_in_affine(scheme_of(spec)) or params.zero_point is None:
-            return super().fake_quantize(x, params, spec, values)
-        return learned_fake_quantize(x, params.scale, params.zero_point, spec, self.scale_factor(spec, values))
+            return None
+        return Learned(x, params.scale, params.zero_point, spec, self.scale_factor(spec, values))
 
 
 def largest_step(spec: TensorSpec) -> float:

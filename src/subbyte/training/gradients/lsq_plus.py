@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from subbyte.numerics import is_built_in_affine, scheme_of
+from subbyte.numerics import Learned, is_built_in_affine, scheme_of
 from subbyte.spec import QuantParams, TensorSpec
 from subbyte.training.gradients.lsq import Lsq
 from subbyte.training.registry import register_gradient
@@ -32,12 +32,12 @@ class LsqPlus(Lsq):
             return "it learns a zero point, which scheme sym keeps at 0; use scheme asym"
         return super().obstacle(spec)
 
-    def fake_quantize(self, x: Tensor, params: QuantParams, spec: TensorSpec, values: float) -> Tensor:
+    def learned(self, x: Tensor, params: QuantParams, spec: TensorSpec, values: float) -> Learned | None:
         assert params.zero_point is not None
         # The gradient of the zero point is -scale * dbeta.
         factor = self.scale_factor(spec, values) / params.scale.detach().square()
         zero_point = _TimesGradient.apply(params.zero_point, factor)  # type: ignore[no-untyped-call]
-        return super().fake_quantize(x, QuantParams(params.scale, zero_point), spec, values)
+        return super().learned(x, QuantParams(params.scale, zero_point), spec, values)
 
 
 class _TimesGradient(torch.autograd.Function):
