@@ -24,7 +24,7 @@ import subbyte
 from networks import fashion
 from report import Report, parser
 
-SEEDS, BATCH, EPOCHS = (0, 1, 2), 128, 8
+SEEDS, BATCH, EPOCHS = (0, 1, 2), 128, 5
 QUICK_SEEDS, QUICK_IMAGES, QUICK_EPOCHS = (0,), 1280, 1
 RATE, DECAY = 0.01, 1e-4
 PLAIN, FOR_SIGNS = "plain", "for signs"
