@@ -26,7 +26,7 @@ from report import Report, parser
 
 SEEDS, BATCH, EPOCHS = (0, 1, 2), 128, 5
 QUICK_SEEDS, QUICK_IMAGES, QUICK_EPOCHS = (0,), 1280, 1
-RATE, DECAY = 0.01, 1e-4
+RATE, DECAY = 0.005, 1e-4
 PLAIN, FOR_SIGNS = "plain", "for signs"
 PYTORCH, OURS, BREVITAS, OF_INTEGERS = "PyTorch", "subbyte", "Brevitas", "Brevitas, integer quantizers"
 ROWS = (
