@@ -36,6 +36,7 @@ class Recipe:
 
 
 RECIPES = {
+    TUNED: Recipe(0.02, distill=None),
     FLOAT: Recipe(0.01, distill=None),
     "4/4": Recipe(0.01, recover=("reconstruct",)),
     "3/3": Recipe(0.02, recover=("reconstruct",)),
@@ -44,13 +45,12 @@ RECIPES = {
     "1/1": Recipe(0.1, decay=0.0),
 }
 QUICK_OPTIONS = {"reconstruct": {"steps": 10}}
-TUNING = Recipe(0.02, distill=None)  # of the float network, from the pretrained weights
 NETWORKS = dict.fromkeys(RECIPES, PLAIN) | {"1/1": FOR_SIGNS}
 DROPS = {  # points that may be lost, by device
     "cuda": {"4/4": 0.2, "3/3": 0.6, "2/2": 1.8, "1/32": 1.5, "1/1": 6.0},
     "cpu": {"4/4": 0.5, "2/2": 4.0},
 }
-CLOCK_MINUTES = 60.0  # that the training of one precision may take on two cores of a CPU
+CLOCK_MINUTES, CORES = 60.0, 2  # that the training of one precision may take on a CPU
 
 
 def recover(recipe: Recipe, *, quick: bool) -> list[dict[str, Any]] | None:

@@ -24,9 +24,9 @@ import subbyte
 from networks import fashion
 from report import Report, parser
 
-SEEDS, BATCH, EPOCHS = (0, 1, 2), 128, 8
+SEEDS, BATCH, EPOCHS = (0, 1, 2), 128, 5
 QUICK_SEEDS, QUICK_IMAGES, QUICK_EPOCHS = (0,), 1280, 1
-RATE, DECAY = 0.01, 1e-4
+RATE, DECAY = 0.005, 1e-4
 PLAIN, FOR_SIGNS = "plain", "for signs"
 PYTORCH, OURS, BREVITAS, OF_INTEGERS = "PyTorch", "subbyte", "Brevitas", "Brevitas, integer quantizers"
 ROWS = (
@@ -78,8 +78,8 @@ def _tell(report: Report, rows: list[Row], seeds: tuple[int, ...], options: Name
     )
     report.text(
         "Changes are from fp32 of the same network and seed, paired image by image: the mean over seeds with its 95 % "
-        "interval, and the worst and the best seed. CPU minutes, of all threads, are those of training. Bytes are "
-        f"those of the packed model, everything included. {jobs.how(options)}"
+        "interval, and the worst and the best seed. Minutes are those of the processor in training, by all threads. "
+        f"Bytes are those of the packed model, everything included. {jobs.how(options)}"
     )
     metric = fashion.TOP1
     references = {row.labels[0]: row for row in rows if row.labels[1] == FLOAT}

@@ -7,7 +7,7 @@ from jobs import Outcome
 
 from networks import Change, Metric, average
 
-COLUMNS = ("change from fp32", "seeds", "CPU minutes", "bytes")
+COLUMNS = ("change from fp32", "seeds", "minutes", "bytes")
 _ABSENT = "-"
 
 
