@@ -55,12 +55,14 @@ class Outcome:
             machine that does other work meanwhile.
         peak: by how many bytes resident memory grew at most meanwhile.
         problem: why there is no model.
+        size: of the model, in bytes, where that is told.
     """
 
     samples: list[list[float]]
     seconds: float = 0.0
     peak: int = 0
     problem: str = ""
+    size: int = 0
 
     def judged(self, metric: Metric) -> Judged:
         return Judged(metric, torch.tensor(self.samples, dtype=torch.float64))

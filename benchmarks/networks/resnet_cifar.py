@@ -3,6 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from subbyte.training.binary import LearnableShift, RPReLU
+
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut.
@@ -33,20 +35,39 @@ class BasicBlock(nn.Module):
         return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.padding, self.padding))
 
 
+class BlockForSigns(BasicBlock):
+    """The same convolutions for binary inputs: a skip past each of them (Bi-Real Net, Liu et al., 2018), before each a
+    learned shift, and after each RPReLU, since what ReLU gives has no sign to tell (ReActNet, Liu et al., 2020).
+
+    Args:
+        inputs, outputs, stride: as of BasicBlock.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__(inputs, outputs, stride)
+        self.shift1, self.shift2 = LearnableShift(inputs), LearnableShift(outputs)
+        self.act1, self.act2 = RPReLU(outputs), RPReLU(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.act1(self.bn1(self.conv1(self.shift1(x))) + self.shortcut(x))
+        joined: Tensor = self.act2(self.bn2(self.conv2(self.shift2(y))) + y)
+        return joined
+
+
 class ResNetCifar(nn.Module):
     """Depth 6 n + 2: a convolution, three stages of n blocks of 16, 32, 64 channels, a global mean, a Linear.
 
     Input [N, 3, 32, 32], output logits [N, classes].
     """
 
-    def __init__(self, depth: int = 20, classes: int = 10) -> None:
+    def __init__(self, depth: int = 20, classes: int = 10, block: type[BasicBlock] = BasicBlock) -> None:
         super().__init__()
         blocks = (depth - 2) // 6
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
-        self.layer1 = _stage(16, 16, blocks, stride=1)
-        self.layer2 = _stage(16, 32, blocks, stride=2)
-        self.layer3 = _stage(32, 64, blocks, stride=2)
+        self.layer1 = _stage(block, 16, 16, blocks, stride=1)
+        self.layer2 = _stage(block, 16, 32, blocks, stride=2)
+        self.layer3 = _stage(block, 32, 64, blocks, stride=2)
         self.linear = nn.Linear(64, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -55,6 +76,6 @@ class ResNetCifar(nn.Module):
         return self.linear(x.mean((2, 3)))
 
 
-def _stage(inputs: int, outputs: int, blocks: int, stride: int) -> nn.Sequential:
-    first = BasicBlock(inputs, outputs, stride)
-    return nn.Sequential(first, *(BasicBlock(outputs, outputs, 1) for _ in range(blocks - 1)))
+def _stage(block: type[BasicBlock], inputs: int, outputs: int, blocks: int, stride: int) -> nn.Sequential:
+    first = block(inputs, outputs, stride)
+    return nn.Sequential(first, *(block(outputs, outputs, 1) for _ in range(blocks - 1)))
