@@ -40,6 +40,9 @@ def test_more_minutes_more_steps(network: nn.Module) -> None:
     model = PreparedModel(subbyte.prepare(network, "w3a4", seeded((32, 3, 8, 8))), [Batch.of(seeded((32, 3, 8, 8)))])
     few, many = (Auto(minutes=minutes)._steps(model) for minutes in (1.0, 1000.0))
     assert few < many
+    ops = list(model.state.graph)
+    forward = 32 * sum(op.macs for op in ops) / 2e10 + 5e-5 * len(ops)
+    assert few == int(60 / (6 * forward))  # and nothing that a clock said
     assert Auto(minutes=5000.0).chosen(model) == [Reconstruct(steps=2000, unsupported="skip")]
 
 

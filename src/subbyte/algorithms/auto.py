@@ -16,6 +16,7 @@ ENOUGH = 30.0  # dB of a weight or an input: seven bits and more give that
 OUTLIERS = 20.0  # times the typical channel
 _STEP_COST = 6.0  # a step of learning beside a forward of as many samples, over all blocks
 _SPEED = 2e10  # multiply-accumulates a second, of two cores
+_CALL = 5e-5  # seconds that an op takes however small it is
 _LEAST_STEPS, _MOST_STEPS = 100, 2000
 
 
@@ -30,8 +31,8 @@ class Auto(RecoveryMethod):
     * `bias_correction` where there is data and nothing was reconstructed.
 
     Args:
-        minutes: that the chosen methods may take, as estimated by the multiply-accumulates of a forward, 20 billion of
-            which count as a second: so that a request gives the same model on every machine.
+        minutes: that the chosen methods may take, as estimated by the ops of a forward and their multiply-accumulates,
+            20 billion of which count as a second: so that a request gives the same model on every machine.
     """
 
     stage: ClassVar[Stage] = Stage.FLOAT
@@ -66,8 +67,9 @@ class Auto(RecoveryMethod):
 
     def _steps(self, model: PreparedModel) -> int:
         """How many steps of reconstruction the time allows."""
-        seconds = sum(op.macs for op in model.state.graph) / _SPEED
-        return int(60 * self.minutes / max(32 * seconds * _STEP_COST, 1e-9))
+        ops = list(model.state.graph)
+        seconds = 32 * sum(op.macs for op in ops) / _SPEED + _CALL * len(ops)
+        return int(60 * self.minutes / (seconds * _STEP_COST))
 
 
 def _has_outliers(model: PreparedModel) -> bool:
