@@ -74,7 +74,8 @@ def _tell(report: Report, rows: list[Row], seeds: tuple[int, ...], options: Name
         "has no sign to tell; its 1/1 rows are to be read beside its own fp32. Ours are LSQ, and at one bit the "
         "clipped identity of standardized weights and ApproxSign of inputs; what is judged is the packed model on the "
         f"kernels, of which it was checked on all test images that it gives what the trained one gives in eval(). "
-        f"{installed('Brevitas')}: integer quantizers with learned scales, at one bit its binary quantizers."
+        f"{installed('Brevitas')}: integer quantizers with learned scales, at one bit its binary quantizers "
+        "and, as another row, the integer ones asked for one bit, whose values are then -1 and 0."
     )
     report.text(
         "Changes are from fp32 of the same network and seed, paired image by image: the mean over seeds with its 95 % "
