@@ -40,8 +40,7 @@ def _affine_fake_quantize(x: Tensor, scale: Tensor, zero_point: Tensor, low: int
 def _affine_fake_quantize_sum(x: Tensor, *arguments: Any) -> Tensor:
     grid, (other, *other_grid) = arguments[:5], arguments[5:]
     _check(other.shape == x.shape, "other has another shape than x")
-    sum_: Tensor = _affine_fake_quantize(x, *grid) + _affine_fake_quantize(other, *other_grid)
-    return torch.empty_like(x).copy_(sum_) if is_dense(x) else sum_.contiguous()
+    return _affine_fake_quantize(x, *grid).add_(_affine_fake_quantize(other, *other_grid))
 
 
 def _affine_quantize(
