@@ -18,8 +18,9 @@ import training_cifar10_plan as plan
 import training_precisions as precisions
 from jobs import Job, Outcome
 from networks.batches import ShuffledBatches, cropped_and_mirrored
+from networks.block_for_signs import BlockForSigns
 from networks.images import normalized, pretrained, training_pixels
-from networks.resnet_cifar import BasicBlock, BlockForSigns
+from networks.resnet_cifar import BasicBlock
 from torch import Tensor, nn
 from training_cifar10_plan import FOR_SIGNS, PLAIN, TUNED, Recipe
 from training_precisions import FLOAT
