@@ -25,12 +25,13 @@ from report import Report, parser
 from subbyte.tuning import EarlyStopping
 
 STUDIES = Path(__file__).resolve().parents[1] / "build" / "tuning.db"
-WITH_RECIPES = "sensitivity, gptq and bias_correction"
+RECIPES = ("gptq", "bias_correction")  # which have no meaning for embeddings
+WITH_RECIPES = f"sensitivity, {' and '.join(RECIPES)}"
 IN_FULL = "sensitivity, all images"
 STRATEGIES: dict[str, dict[str, Any]] = {
     "sensitivity": {},
     IN_FULL: {"strategy": "sensitivity", "early_stopping": None},
-    WITH_RECIPES: {"strategy": "sensitivity", "recover": ["gptq", "bias_correction"]},
+    WITH_RECIPES: {"strategy": "sensitivity", "recover": [{name: {"unsupported": "skip"}} for name in RECIPES]},
     **{name: {} for name in ("mse", "mse_v2", "hawq_v2", "basic", "conservative", "tpe", "bayesian", "random")},
 }
 QUICK_STRATEGIES = ("sensitivity", "basic", "random")

@@ -30,6 +30,14 @@ def test_one_trial_by_the_formula_of_two_normals() -> None:
     assert deviation[0] ** 2 == pytest.approx(other - covariance**2 / own)
 
 
+def test_a_trial_of_the_other_kind_tells_half_as_much_of_the_factor() -> None:
+    a, c = float(A @ A) / 2, float(C @ C) / 2
+    own = 0.25 * a * a + (0.004 + 0.13 * a) ** 2
+    model = LossModel(0.01).having(A, 0.03, own=False)
+    assert model.predict(C[None])[0][0] == pytest.approx(c + 0.5 * 0.25 * a * c / own * (0.03 - a))
+    assert LossModel(0.01).having(A, 0.03).predict(C[None])[0][0] == pytest.approx(c + 0.25 * a * c / own * (0.03 - a))
+
+
 def test_what_errs_alike_loses_alike() -> None:
     model = LossModel(0.01).having(A, 0.05)
     near, far = chances(model, B, C)

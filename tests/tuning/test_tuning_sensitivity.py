@@ -4,8 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 from fake import FLOAT, FakeModel, pair, search_of
+from optuna.storages import InMemoryStorage
+from torch import nn
 
+import subbyte
 from subbyte import OpConfig
 from subbyte.adaptor import OutputError, Recover
 from subbyte.algorithms import as_methods
@@ -89,3 +93,17 @@ def test_there_may_be_no_time_to_measure(recovering: Any) -> None:
         measured(search)
     with pytest.raises(TimeIsOverError):
         errors_of(search, {KEY: [NARROW, WIDE]})
+
+
+def test_methods_that_cannot_work_on_some_op_are_refused_and_may_pass_it_over() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 4)).eval()
+    data = [torch.randint(0, 9, (16, 3))]
+
+    def search(recover: Any) -> subbyte.TuneResult:
+        return subbyte.tune(model, data, lambda each: 1.0, recover=recover, max_trials=1, storage=InMemoryStorage())
+
+    with pytest.raises(RecoveryError, match=r"no meaning for op '0' \(Embedding\)"):
+        search("gptq")
+    (trial,) = search({"gptq": {"unsupported": "skip"}}).trials
+    assert not trial.failed
