@@ -6,7 +6,7 @@ from typing import Any
 
 from training_precisions import FLOAT
 
-BATCH, EPOCHS, QUICK_EPOCHS = 128, {"cuda": 200, "cpu": 20}, 2
+BATCH, EPOCHS, QUICK_EPOCHS = 128, {"cuda": 200, "cpu": 10}, 2
 SEEDS, QUICK_SEEDS = {"cuda": (0, 1, 2), "cpu": (0,)}, (0,)
 MOMENTUM = 0.9
 PLAIN, FOR_SIGNS = "resnet20", "resnet20 for signs"
