@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from subbyte.adaptor import TunableModel
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
 from subbyte.adaptor.pytorch.batch import batches
+from subbyte.adaptor.pytorch.computed_weights import Sample
 from subbyte.adaptor.pytorch.convert import convert, convert_in_place, packed_weights
 from subbyte.adaptor.pytorch.modes import evaluating, take_modes
 from subbyte.algorithms import RecoveryMethod, as_methods
@@ -159,7 +160,7 @@ def prepare_qat(
     if methods:
         rules = rules.model_copy(update={"start": None})
         take_modes(prepared, model)
-    train_by(prepared, rules, kept or [])
+    train_by(prepared, rules, Sample(kept or []))
     Asked(_capability(capability), first_last, TrainingRules.of(training)).remember(prepared)
     return prepared
 

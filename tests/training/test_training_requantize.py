@@ -48,16 +48,49 @@ def test_each_starts_from_the_last(chain: tuple[str, ...]) -> None:
             assert torch.equal(subbyte.convert(model)(X), model.eval()(X))
 
 
-def test_it_is_what_preparing_the_trained_network_gives() -> None:
-    model = _prepared("w8a8")
-    network = SharedNet()
+@pytest.mark.parametrize("config", ["w8a8", "w2a8", "w2"])
+def test_activations_are_observed_as_the_weights_so_far_give_them(config: str) -> None:
+    model = _prepared(config)
+    network, computed = SharedNet(), SharedNet()
     network.load_state_dict(_floats(model))
+    computed.load_state_dict(_floats(model) | _computed(model))
     requantize(model, "w3a3", X)
-    expected = subbyte.prepare_qat(network.eval(), "w3a3", X, first_last="int8").state_dict()
-    wide = ("conv1.weight_q", "head.weight_q")  # int8 as before: they keep what they learned
-    found = {name: value for name, value in model.state_dict().items() if "int8" not in name and "uint8" not in name}
-    for name, value in found.items():
-        assert name.startswith(wide) or torch.equal(value, expected[name]), name
+    state = model.state_dict()
+    of_weights = subbyte.prepare_qat(network.eval(), "w3a3", X, first_last="int8").state_dict()
+    of_inputs = subbyte.prepare_qat(computed.eval(), "w3a3", X, first_last="int8").state_dict()
+    inputs = [name for name in state if "subbyte_state" in name and ("uint3" in name or config == "w2")]
+    assert inputs
+    for name in inputs:
+        assert torch.equal(state[name], of_inputs[name]), name
+    for name in set(_floats(model)) | {name for name in state if name.startswith("conv2.weight_q")}:
+        assert torch.equal(state[name], of_weights[name]), name
+
+
+def _computed(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The weights as the layers of a model in training compute with them."""
+    values = {}
+    for name in ("conv1", "conv2", "twice", "head"):
+        weight, quantizer = model.state_dict()[f"{name}.weight"], model.get_submodule(f"{name}.weight_quantizer")
+        scale = quantizer.scale.detach().reshape(-1, *[1] * (weight.ndim - 1))
+        values[f"{name}.weight"] = (weight / scale).round().clamp(quantizer.spec.qmin, quantizer.spec.qmax) * scale
+    return values
+
+
+@pytest.mark.parametrize("fails", ["data", "rules"])
+def test_what_fails_late_leaves_the_model_as_it_was(fails: str) -> None:
+    rules = {"types": {"int3": {"weight": "twn"}}}
+    model = subbyte.prepare_qat(randomized(SharedNet()), "w4a4", X, first_last="int8", training=rules)
+    train(model, X)
+    before, outputs = copy.deepcopy(model.state_dict()), copy.deepcopy(model).eval()(X)
+    if fails == "data":
+        with pytest.raises(subbyte.CalibrationError, match="NaN"):
+            requantize(model, "w2a2", [X, X.log()])
+    else:
+        with pytest.raises(subbyte.ConfigError, match="twn"):
+            requantize(model, "w3a3", X)
+    assert model.state_dict().keys() == before.keys()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(model.eval()(X), outputs)
 
 
 def test_scales_are_found_anew_with_the_least_squared_error() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.attach import weighted_parts
-from subbyte.adaptor.pytorch.batch import Batch
+from subbyte.adaptor.pytorch.computed_weights import Sample
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer, Quantizer
 from subbyte.adaptor.pytorch.state import QuantizationState, state_of
@@ -40,13 +40,13 @@ class Trained:
     weight: Tensor | None = None
 
 
-def train_by(model: nn.Module, rules: TrainingRules, batches: Sequence[Batch] = ()) -> None:
+def train_by(model: nn.Module, rules: TrainingRules, sample: Sample) -> None:
     """Let the quantizers of a prepared model learn.
 
     Args:
         model: prepared and calibrated; changed.
         rules: the gradients.
-        batches: calibration data, in which the scales of inputs begin.
+        sample: in which the scales of inputs begin.
 
     Raises:
         ConfigError: a gradient has no meaning for the tensor it is asked for, a key matches no op, or nothing is
@@ -56,7 +56,7 @@ def train_by(model: nn.Module, rules: TrainingRules, batches: Sequence[Batch] = 
     if not found:
         raise ConfigError("the configuration quantizes nothing, so there is nothing to train; ask for 'w4a4', say")
     rules.check_names([each.op for each in found])
-    _start(model, found, rules.start, batches)
+    _start(model, found, rules.start, sample)
     state_of(model).run.trained = True
     warn_of_lost_signs(model, {each.op: each.quantizer for each in found if each.slot == "activation"})
     for each in found:
@@ -91,13 +91,13 @@ def _of_input(rules: TrainingRules, op: str, quantizer: Any) -> Gradient:
     return rules.gradient(op, "activation", quantizer.spec, is_static=is_static)
 
 
-def _start(model: nn.Module, found: Sequence[Trained], algorithm: str | None, batches: Sequence[Batch]) -> None:
+def _start(model: nn.Module, found: Sequence[Trained], algorithm: str | None, sample: Sample) -> None:
     """Write the scales and zero points that learning begins with."""
     learning = [each for each in found if each.gradient.learns and algorithm is not None]
     inputs = [each.quantizer for each in learning if isinstance(each.quantizer, ActivationQuantizer)]
     better: dict[Quantizer, QuantParams] = {}
-    if inputs and batches:
-        better |= observed_params(model, inputs, batches, algorithm or "")
+    if inputs and sample.batches:
+        better |= observed_params(model, inputs, sample, algorithm or "")
     for each in learning:
         if each.weight is not None:
             spec = replace(each.quantizer.spec, algorithm=algorithm or "")

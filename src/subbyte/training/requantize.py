@@ -1,6 +1,7 @@
 """Going on with other bits: the weights that were trained so far, at another configuration."""
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -8,7 +9,8 @@ from torch import nn
 
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
 from subbyte.adaptor.pytorch.attach import weighted_parts
-from subbyte.adaptor.pytorch.batch import batches
+from subbyte.adaptor.pytorch.batch import Batch, batches
+from subbyte.adaptor.pytorch.computed_weights import Sample, computed_weights
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.quantizer import Quantizer
 from subbyte.adaptor.pytorch.state import state_of
@@ -27,7 +29,8 @@ def requantize(model: nn.Module, config: Any, data: Any) -> list[nn.Parameter]:
     Weights, biases and BatchNorms go on as they are, and so do learned scales of what is quantized as before. Other
     scales are found anew, as `prepare_qat` finds them: the best clipping of two bits is much tighter than that of
     eight, so that an old scale in new steps would be a worse start than the least squared error. Activations are
-    observed as the float weights give them. All are the same `nn.Parameter` objects wherever there were scales before,
+    observed as the weights give them that were computed with so far, quantized as they were: those are what the
+    BatchNorms fit. All are the same `nn.Parameter` objects wherever there were scales before,
     so that the optimizer goes on.
 
     Args:
@@ -39,13 +42,20 @@ def requantize(model: nn.Module, config: Any, data: Any) -> list[nn.Parameter]:
         the learned parameters that are new, as of activations that were float: the optimizer is to be given them.
 
     Raises:
-        SubbyteError: one of its kinds, if the model, the configuration or the data is not right.
+        SubbyteError: one of its kinds, if the model, the configuration or the data is not right; the model is then as
+            it was.
     """
+    kept = list(batches(data, sampling_size(_wanted(model, config)[1])))
+    _requantize(copy.deepcopy(model), config, kept)  # what fails late fails here
+    return _requantize(model, config, kept)
+
+
+def _requantize(model: nn.Module, config: Any, kept: Sequence[Batch]) -> list[nn.Parameter]:
     asked, request, first_last = _wanted(model, config)
-    kept = list(batches(data, sampling_size(request)))
+    sample = Sample(kept, computed_weights(model))
     before = dict(_quantizers(model))
-    PyTorchAdaptor(asked.capability).prepare_again(model, request, kept, first_last)
-    train_by(model, asked.rules, kept)
+    PyTorchAdaptor(asked.capability).prepare_again(model, request, sample, first_last)
+    train_by(model, asked.rules, sample)
     return list(_new_parameters(model, before))
 
 

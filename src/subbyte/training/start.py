@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from subbyte.adaptor.pytorch.batch import Batch
+from subbyte.adaptor.pytorch.computed_weights import Sample, standing_in
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer, Quantizer
 from subbyte.adaptor.pytorch.state import state_of
 from subbyte.adaptor.pytorch.unchanged import unchanged
@@ -14,14 +14,14 @@ from subbyte.spec import QuantParams
 
 
 def observed_params(
-    model: nn.Module, quantizers: Sequence[ActivationQuantizer], batches: Sequence[Batch], algorithm: str
+    model: nn.Module, quantizers: Sequence[ActivationQuantizer], sample: Sample, algorithm: str
 ) -> dict[Quantizer, QuantParams]:
     """What an algorithm finds for quantizers of activations, which themselves stay as they are.
 
     Args:
         model: prepared; left as it was.
         quantizers: of it, calibrated by whatever algorithm.
-        batches: the calibration data.
+        sample: the calibration data, and the weights that it meets.
         algorithm: by name.
 
     Raises:
@@ -34,8 +34,8 @@ def observed_params(
         quantizer.statistics = algorithm_of(spec).statistics(spec)
     phase, run.phase = run.phase, "observe"
     try:
-        for batch in batches:
-            with unchanged(model):
+        for batch in sample.batches:
+            with unchanged(model), standing_in(sample.weights):
                 batch.copied().run(model)
         return {
             quantizer: calibrate_statistics(quantizer.statistics, spec, quantizer.observed_shape)

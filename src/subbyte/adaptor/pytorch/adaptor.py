@@ -7,7 +7,8 @@ from typing import Any
 from torch import nn
 
 from subbyte.adaptor.base import Adaptor
-from subbyte.adaptor.pytorch.batch import Batch, batches
+from subbyte.adaptor.pytorch.batch import batches
+from subbyte.adaptor.pytorch.computed_weights import Sample
 from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.discovery import discover
 from subbyte.adaptor.pytorch.float_model import check_float
@@ -54,9 +55,9 @@ class PyTorchAdaptor(Adaptor):
         """A prepared and calibrated copy, from any form of request."""
         return prepare(model, _Resolver(self.capability, config, first_last), data, limit)
 
-    def prepare_again(self, model: nn.Module, config: Any, data: Sequence[Batch], first_last: str | None) -> None:
+    def prepare_again(self, model: nn.Module, config: Any, sample: Sample, first_last: str | None) -> None:
         """Give a prepared model another configuration, in place."""
-        prepare_again(model, _Resolver(self.capability, config, first_last), data)
+        prepare_again(model, _Resolver(self.capability, config, first_last), sample)
 
     def quantize(self, model: nn.Module, tune_config: TuneConfig, data: Any = None) -> nn.Module:
         return self.quantize_as(model, tune_config, data)

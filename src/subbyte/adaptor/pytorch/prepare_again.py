@@ -1,30 +1,30 @@
 """Giving a prepared model another configuration: the same modules and float weights, other quantizers."""
 
-from collections.abc import Sequence
 from itertools import chain
 
 import torch
 from torch import nn
 
 from subbyte.adaptor.pytorch.attach import attach, detach
-from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.calibrate import calibrate
+from subbyte.adaptor.pytorch.computed_weights import Sample, standing_in
 from subbyte.adaptor.pytorch.overflow import check_accumulators
 from subbyte.adaptor.pytorch.recording import Recording, Resolver
 from subbyte.adaptor.pytorch.state import QuantizationState, state_of
 from subbyte.errors import ModelError
 
 
-def prepare_again(model: nn.Module, resolve: Resolver, batches: Sequence[Batch]) -> None:
+def prepare_again(model: nn.Module, resolve: Resolver, sample: Sample) -> None:
     """Quantize a prepared model otherwise, in place.
 
     Modules, parameters and buffers of the float model stay the objects that they are; all quantizers are new, and
-    calibrated on what the float weights give now.
+    calibrated on the sample.
 
     Args:
         model: prepared; changed.
         resolve: from its ops to what each gets.
-        batches: calibration data.
+        sample: calibration data, and the weights that it meets: what the model computed with so far, which its
+            BatchNorms fit.
 
     Raises:
         ModelError: the model is converted, or was prepared without data.
@@ -46,7 +46,8 @@ def prepare_again(model: nn.Module, resolve: Resolver, batches: Sequence[Batch])
         state.activation_sqnr.clear()
         attach(model, state, list(state.graph.ops))
         state.to(next(chain(model.parameters(), model.buffers()), torch.empty(0)).device)
-        calibrate(model, Recording(state, resolve, _function_names(state)), batches)
+        with standing_in(sample.weights):
+            calibrate(model, Recording(state, resolve, _function_names(state)), sample.batches)
         if resolve.strict:
             check_accumulators(model)
         state.train(model.training)
