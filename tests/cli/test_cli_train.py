@@ -141,6 +141,7 @@ def test_interrupted_it_goes_on_and_the_best_so_far_is_there(folder):
     [
         ({"loader": None}, "recipe.yaml:1: the key 'loader' is missing"),
         ({"lodaer": "x", "loader": None}, "unknown key 'lodaer'; did you mean 'loader'"),
+        ({"epochs": "3"}, "unknown key 'epochs', which is one of the mapping 'train': write it there"),
         ({"train": "{epochs: 0}"}, "recipe.yaml:9: train: epochs: input should be greater than 0, found 0"),
         ({"train": "{}"}, "recipe.yaml:9: train: epochs: it is missing"),
         ({"train": "3"}, "recipe.yaml:9: train: expected a mapping, found 3"),

@@ -175,6 +175,7 @@ WRONG = [
     ({"evaluate": None}, "the key 'evaluate' is missing; a recipe needs model, output, data and evaluate"),
     ({"data": None}, "the key 'data' is missing"),
     ({"resume": "kept"}, "unknown key 'resume'"),
+    ({"max_loss": "0.1"}, "unknown key 'max_loss', which is one of the mapping 'tune': write it there"),
     ({"tunes": "{}"}, "recipe.yaml:6: unknown key 'tunes'; did you mean 'tune'?"),
     ({"tune": "fast"}, "recipe.yaml:5: tune: expected a mapping, found 'fast'"),
     ({"tune": "\n  max_loss: 0.1\n  stratgy: random"}, "recipe.yaml:7: unknown key 'stratgy'; did you mean 'strategy'"),

@@ -1,8 +1,9 @@
 """Recipes: a YAML file of what to do with a model, checked before anything runs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, ValidationError
 
@@ -28,9 +29,13 @@ class Recipe(BaseModel):
         evaluate: a function of a model that returns a figure.
         recover: methods that recover accuracy, in order: a name, or a list of names and of `{name: options}`.
         seed: of the randomness in these.
+
+    Class attributes:
+        parts: what has the fields of keys that hold mappings.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    parts: ClassVar[Mapping[str, type[BaseModel]]] = {}
 
     model: StrictStr
     config: StrictStr | dict[str, Any]
@@ -197,13 +202,22 @@ def _check_output(recipe: RecipeFile[Any]) -> None:
         raise ConfigError(f"{recipe.at('output')}: it would replace the float weights; name another file")
 
 
+def _where(key: str, schema: type[BaseModel]) -> str:
+    """What an unknown key may have been meant to be."""
+    parts = schema.parts if issubclass(schema, Recipe) else {}
+    for name, part in parts.items():
+        if key in part.model_fields:
+            return f", which is one of the mapping {name!r}: write it there, indented"
+    return nearest(key, list(schema.model_fields))
+
+
 def _problems(error: ValidationError, tree: Located, schema: type[BaseModel], what: str) -> list[str]:
     """One line for each problem; a missing key is often the misspelt one, so those come alone."""
     allowed = list(schema.model_fields)
     listed = f"(allowed: {', '.join(allowed)})"
     unknown = [key for key in tree if key not in allowed]
     if unknown:
-        return [f"{tree.at(key)}: unknown key {key!r}{nearest(key, allowed)} {listed}" for key in unknown]
+        return [f"{tree.at(key)}: unknown key {key!r}{_where(key, schema)} {listed}" for key in unknown]
     lines = {}
     for problem in error.errors():
         key = str(problem["loc"][0])

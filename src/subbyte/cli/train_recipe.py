@@ -1,11 +1,11 @@
 """The recipe of `subbyte train`: what `subbyte quantize` takes, the training data, and how to train."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from pydantic import StrictStr
+from pydantic import BaseModel, StrictStr
 from torch import nn
 
 from subbyte.capability import Located
@@ -27,6 +27,8 @@ class TrainRecipe(Recipe):
         distill: what is learned from the teacher: `logits`, `blocks`, `logits+blocks`, or Distillation's fields.
         teacher: the float model to learn from, as `model` is named; left out, `model` itself.
     """
+
+    parts: ClassVar[Mapping[str, type[BaseModel]]] = {"train": TrainingPlan, "training": TrainingRules}
 
     data: StrictStr
     loader: StrictStr

@@ -1,9 +1,9 @@
 """The recipe of `subbyte tune`: what `subbyte quantize` takes, how good a model is, and how to search."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
@@ -75,6 +75,8 @@ class TuneRecipe(Recipe):
         evaluate: from a model to its metric: a number, or several by name.
         tune: how to search; its keys are those of TuneOptions.
     """
+
+    parts: ClassVar[Mapping[str, type[BaseModel]]] = {"tune": TuneOptions}
 
     config: StrictStr | dict[str, Any] = {}
     data: StrictStr
