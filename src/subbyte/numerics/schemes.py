@@ -155,7 +155,8 @@ class Codebook(Scheme):
         values, _, boundaries = _table(spec.dtype.values or (), x.device)
         if len(boundaries) == 1:
             lower = x / self.scale(params, x.shape, spec) < boundaries[0]  # a NaN is upper, as in every table
-            return torch.where(lower, values[0], values[1])
+            # Products, not `where`: that guesses each branch, and signs are hard to guess (five times the time).
+            return lower * values[0] + ~lower * values[1]
         return values[self._rank(x, params, spec, boundaries)]
 
     def _rank(self, x: Tensor, params: QuantParams, spec: TensorSpec, boundaries: Tensor) -> Tensor:

@@ -14,21 +14,35 @@ from subbyte.spec import QuantParams, TensorSpec
 
 @dataclass(frozen=True)
 class Point:
-    """Where the gradients of a tensor are asked for, value by value.
+    """Where the gradients of a tensor are asked for, value by value. A property is computed where it is read.
 
     Args:
         x: what was quantized (fp32).
-        scale: of each value, broadcastable against x.
-        grid: what x / scale was snapped to: whole steps, or values of a table.
-        inside: whether a value lies inside of the range, and was not clipped.
+        params: scale and zero point, in whole codes.
+        spec: how.
         progress: of training, from 0 to 1, [] in fp32; None unless the gradient is scheduled.
     """
 
     x: Tensor
-    scale: Tensor
-    grid: Tensor
-    inside: Tensor
+    params: QuantParams
+    spec: TensorSpec
     progress: Tensor | None = None
+
+    @property
+    def scale(self) -> Tensor:
+        """Of each value, broadcastable against x."""
+        return scheme_of(self.spec).scale(self.params, self.x.shape, self.spec)
+
+    @property
+    def grid(self) -> Tensor:
+        """What x / scale was snapped to: whole steps, or values of a table."""
+        return scheme_of(self.spec).snap(self.x, self.params, self.spec)
+
+    @property
+    def inside(self) -> Tensor:
+        """Whether a value lies inside of the range, and was not clipped."""
+        distance = (self.x - self.grid * self.scale).abs()
+        return distance <= self.scale * (scheme_of(self.spec).reach(self.spec) * REACH / 0.5)
 
     @property
     def steps(self) -> Tensor:
@@ -99,11 +113,7 @@ class _BySlopes(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, scale, zero_point, progress = ctx.saved_tensors
         spec: TensorSpec = ctx.spec
-        scheme, params = scheme_of(spec), _params(scale, zero_point, spec)
-        spread, grid = scheme.scale(params, x.shape, spec), scheme.snap(x, params, spec)
-        inside = (x - grid * spread).abs() <= spread * (scheme.reach(spec) * REACH / 0.5)
-        at = Point(x, spread, grid, inside, progress)
-        slopes = ctx.back(gradients[0], at, spec)
+        slopes = ctx.back(gradients[0], Point(x, _params(scale, zero_point, spec), spec, progress), spec)
         size = spec.granularity.group_size
         of_scale = None if slopes.scale is None else sum_to(slopes.scale * ctx.factor, scale, size)
         of_zero = slopes.zero_point

@@ -1,6 +1,7 @@
 """PReLU that is moved in both directions."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from subbyte.training.binary.shift import over_channels
@@ -22,5 +23,4 @@ class RPReLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Of x [n, channels, ...], in its shape."""
-        moved = x - over_channels(self.left, x)
-        return torch.where(moved > 0, moved, moved * over_channels(self.slope, x)) + over_channels(self.up, x)
+        return F.prelu(x - over_channels(self.left, x), self.slope) + over_channels(self.up, x)

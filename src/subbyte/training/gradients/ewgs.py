@@ -27,9 +27,10 @@ class Ewgs(Lsq):
     delta: Annotated[float, Field(ge=0)] = 1e-3
 
     def slopes(self, gradient: Tensor, at: Point, spec: TensorSpec) -> Slopes:
-        rounded = (at.steps - at.grid) / (spec.qmax - spec.qmin)
+        steps, grid = at.steps, at.grid
+        rounded = (steps - grid) / (spec.qmax - spec.qmin)
         through = (1 + self.delta * gradient.sign() * rounded) * at.inside
-        return Slopes(gradient * through, gradient * (at.grid - at.steps * through))
+        return Slopes(gradient * through, gradient * (grid - steps * through))
 
     def learned(self, x: Tensor, params: QuantParams, spec: TensorSpec, values: float) -> None:
         return None  # the kernels have LSQ's gradient

@@ -33,7 +33,8 @@ class Lsq(Gradient):
         return 1.0 / sqrt(max(values, 1.0) * largest_step(spec))
 
     def slopes(self, gradient: Tensor, at: Point, spec: TensorSpec) -> Slopes:
-        return Slopes(gradient * at.inside, gradient * (at.grid - at.steps * at.inside))
+        inside = at.inside
+        return Slopes(gradient * inside, gradient * (at.grid - at.steps * inside))
 
     def learned(self, x: Tensor, params: QuantParams, spec: TensorSpec, values: float) -> Learned | None:
         if not is_built_in_affine(scheme_of(spec)) or params.zero_point is None:

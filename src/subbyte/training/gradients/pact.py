@@ -29,4 +29,5 @@ class Pact(Gradient):
         return unlearnable(spec)
 
     def slopes(self, gradient: Tensor, at: Point, spec: TensorSpec) -> Slopes:
-        return Slopes(gradient * at.inside, gradient * at.grid * ~at.inside)
+        inside = at.inside
+        return Slopes(gradient * inside, gradient * at.grid * ~inside)

@@ -32,4 +32,5 @@ class TrainedTernary(Gradient):
         return unlearnable(spec)
 
     def slopes(self, gradient: Tensor, at: Point, spec: TensorSpec) -> Slopes:
-        return Slopes(gradient * torch.where(at.grid != 0, at.scale, 1.0), gradient * at.grid)
+        grid = at.grid
+        return Slopes(gradient * torch.where(grid != 0, at.scale, 1.0), gradient * grid)
