@@ -115,10 +115,11 @@ struct Terms {
   __m256 of_x, of_scale, of_zero;
 
   inline Terms(__m256 x, __m256 y, __m256 above, const Grid& grid) {
-    const __m256 nothing = _mm256_setzero_ps(), sign = _mm256_set1_ps(-0.0f);
+    const __m256 nothing = _mm256_setzero_ps(), slack = _mm256_set1_ps(kSlack);
     const Eight at(x, grid);
-    const __m256 distance = _mm256_andnot_ps(sign, _mm256_sub_ps(x, _mm256_mul_ps(at.steps, grid.scale)));
-    const __m256 inside = _mm256_cmp_ps(distance, _mm256_mul_ps(grid.scale, _mm256_set1_ps(kReach)), _CMP_LE_OQ);
+    const __m256 is_not_below = _mm256_cmp_ps(at.quotient, _mm256_sub_ps(grid.low, slack), _CMP_GE_OQ);
+    const __m256 is_not_above = _mm256_cmp_ps(at.quotient, _mm256_add_ps(grid.high, slack), _CMP_LE_OQ);
+    const __m256 inside = _mm256_and_ps(is_not_below, is_not_above);
     of_x = _mm256_and_ps(_mm256_and_ps(inside, _mm256_cmp_ps(x, above, _CMP_GT_OQ)), y);
     of_scale = _mm256_mul_ps(y, _mm256_blendv_ps(at.steps, _mm256_sub_ps(at.steps, at.quotient), inside));
     of_zero = _mm256_andnot_ps(inside, _mm256_sub_ps(nothing, _mm256_mul_ps(y, grid.scale)));

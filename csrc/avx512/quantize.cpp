@@ -229,14 +229,15 @@ struct OwnSums {
 
 template <typename Of, typename Sums>
 void gradients_by(const Gradients& run, int64_t count, const Of& grids, Sums& scale_sums, Sums& zero_sums) {
-  const __m512 reach = _mm512_set1_ps(kReach), nothing = _mm512_setzero_ps(), above = _mm512_set1_ps(run.above);
+  const __m512 slack = _mm512_set1_ps(kSlack), nothing = _mm512_setzero_ps(), above = _mm512_set1_ps(run.above);
   const float *from_x = run.x, *from_y = run.y;
   float* to = run.of_x;
   each_sixteen(count, [&](int64_t i, __mmask16 given) __attribute__((always_inline)) {
     const __m512 x = _mm512_maskz_loadu_ps(given, from_x + i), y = _mm512_maskz_loadu_ps(given, from_y + i);
     const Sixteen at(x, grids.of(i, given));
-    const __m512 distance = _mm512_abs_ps(_mm512_sub_ps(x, _mm512_mul_ps(at.steps, at.grid.scale)));
-    const __mmask16 inside = _mm512_cmp_ps_mask(distance, _mm512_mul_ps(at.grid.scale, reach), _CMP_LE_OQ);
+    const __mmask16 is_not_below = _mm512_cmp_ps_mask(at.quotient, _mm512_sub_ps(at.grid.low, slack), _CMP_GE_OQ);
+    const __m512 end = _mm512_add_ps(at.grid.high, slack);
+    const __mmask16 inside = _mm512_mask_cmp_ps_mask(is_not_below, at.quotient, end, _CMP_LE_OQ);
     const __mmask16 passes = _mm512_mask_cmp_ps_mask(inside, x, above, _CMP_GT_OQ);
     _mm512_mask_storeu_ps(to + i, given, _mm512_maskz_mov_ps(passes, y));
     const __m512 slope = _mm512_mask_sub_ps(at.steps, inside, at.steps, at.quotient);

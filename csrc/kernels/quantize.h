@@ -37,9 +37,9 @@ struct Range {
   float minimum, maximum;
 };
 
-// A value is inside its grid within this many steps of its nearest, a little more than half: a tie may be rounded either
-// way, and the rounding of a product is far below the rest.
-constexpr float kReach = static_cast<float>(0.5 * 1.0001);
+// By how many steps a value may lie beyond an end of its grid and be inside: more than the rounding of a quotient, as of
+// the largest value over a scale that was found for it.
+constexpr float kSlack = 1e-4f;
 
 // Partial sums of a run's gradients: lane i takes values i, i + 16, ...; then the lanes are added in order.
 constexpr int kLanes = 16;
@@ -53,7 +53,7 @@ struct QuantizeKernels {
   void (*fake_quantize)(const float* x, int64_t count, const Grids& grids, float* values);
   // steps - low + first, modulo 256; returns whether a NaN was among them.
   bool (*codes)(const float* x, int64_t count, const Grids& grids, int32_t first, uint8_t* codes);
-  // With inside = |x - steps * scale| <= scale * kReach, summed in double:
+  // With inside = low - kSlack <= x / scale <= high + kSlack, summed in double:
   //   of_x = inside && x > above ? y : 0;  of_scale += y * (inside ? steps - x / scale : steps);  of_zero -= inside ? 0 : y * scale
   void (*gradients)(const Gradients& run, int64_t count, const Grids& grids);
   // Of at least one value.

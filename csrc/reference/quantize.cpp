@@ -53,9 +53,9 @@ struct Terms {
 };
 
 Terms terms(float x, float y, float scale, float low, float high) {
-  const float steps = snapped(x, scale, low, high);
-  if (__builtin_fabsf(x - steps * scale) <= scale * kReach) {
-    return {y, y * (steps - x / scale), 0.0f};
+  const float steps = snapped(x, scale, low, high), quotient = x / scale;
+  if (quotient >= low - kSlack && quotient <= high + kSlack) {
+    return {y, y * (steps - quotient), 0.0f};
   }
   return {0.0f, y * steps, 0.0f - y * scale};
 }

@@ -119,24 +119,24 @@ def test_the_memory_format_stays(kernels: str, seed: int) -> None:
 
 
 def gradients_in_float64(gradient: Tensor, x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """By autograd, of the formula with rounding that passes gradients, in float64."""
+    """By autograd, of the formula that clips and then rounds, which passes gradients, in float64."""
     scale, zero_point, low, high, size = rest
     x, scale = x.double().requires_grad_(), scale.double().requires_grad_()
     zero = zero_point.double().requires_grad_()
     spread_scale, spread_zero = (spread(parameter, x.shape, size) for parameter in (scale, zero))
     quotient = x / spread_scale
-    rounded = quotient + (quotient.round() - quotient).detach()
-    y = ((rounded + spread_zero).clamp(low, high) - spread_zero) * spread_scale
+    clipped = quotient.clamp(low - spread_zero, high - spread_zero)
+    y = (clipped + (clipped.round() - clipped).detach()) * spread_scale
     found = torch.autograd.grad(y, (x, scale, zero), gradient.double())
     return found[0], found[1], found[2]
 
 
 def on_no_edge(x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, size: int) -> Tensor:
-    """x moved off the places where rounding in fp32 and in float64 could differ."""
+    """x moved off the places where rounding or clipping in fp32 and in float64 could differ."""
     spread_scale = spread(scale, x.shape, size)
     quotient = x / spread_scale
-    distance = (quotient - quotient.floor() - 0.5).abs()
-    return torch.where(distance < 1e-3, (quotient + 0.01) * spread_scale, x)
+    distance = (2 * quotient - (2 * quotient).round()).abs()
+    return torch.where(distance < 2e-3, (quotient + 0.01) * spread_scale, x)
 
 
 @anything

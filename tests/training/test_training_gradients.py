@@ -52,10 +52,12 @@ def _by_hand(name: str, spec: TensorSpec, shape: tuple[int, ...], values: float 
             at = {0: (), 2: (i, j // 8 if shape[-1:] == (5,) else 0)}[len(shape)]
             v, up = float(X[i, j] / scale[at].float()), float(UP[i, j])
             q = min(max(round(v), -4), 3)
-            inside = -4.5 <= v <= 3.5
+            inside = -4 <= v <= 3
             if name == "straight_through":
                 dx, ds = up, 0.0
-            elif name in ("clipped", "dorefa"):
+            elif name == "clipped":  # as torch.fake_quantize_per_tensor_affine has it
+                dx, ds = up * (-4.5 <= v <= 3.5), 0.0
+            elif name == "dorefa":
                 dx, ds = up * inside, 0.0
             elif name == "pact":
                 dx, ds = up * inside, up * q * (not inside)
@@ -134,3 +136,12 @@ def test_a_gradient_of_ones_own() -> None:
 def test_what_is_no_gradient(asked: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         as_gradient(asked)
+
+
+def test_pact_learns_from_what_lies_on_the_clipping_value() -> None:
+    x = torch.tensor([-1.0, 0.0, 1.4, 1.5, 1.6], requires_grad=True)
+    scale, up = torch.tensor(0.5, requires_grad=True), torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0])
+    params = QuantParams(scale, torch.zeros((), dtype=torch.int32))
+    (as_gradient("pact").fake_quantize(x, params, TensorSpec("uint2"), 5.0) * up).sum().backward()
+    assert float(scale.grad) == 3 * (8 + 16)  # alpha = 3 scale = 1.5: dalpha = sum of dy where x >= alpha
+    assert torch.equal(x.grad, torch.tensor([0.0, 2.0, 4.0, 8.0, 0.0]))

@@ -18,8 +18,8 @@ from subbyte.errors import KernelError
 from subbyte.kernels.operator import define, define_differentiable
 from subbyte.kernels.packing import _pack_codes, packed_size
 
-# A value is inside its grid within this many steps of its nearest: half a step, and what rounding may add to it.
-REACH = 0.5 * 1.0001
+# By how many steps a value may lie beyond an end of its grid and be inside: more than the rounding of a quotient.
+SLACK = 1e-4
 _ARGUMENTS = "Tensor x, Tensor scale, Tensor zero_point, int low, int high, int group_size"
 _OTHERS = (
     "Tensor other, Tensor other_scale, Tensor other_zero_point, int other_low, int other_high, int other_group_size"
@@ -72,12 +72,18 @@ def _affine_fake_quantize_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check(gradient.shape == x.shape and gradient.dtype == torch.float32, "the gradient does not fit x")
     steps, spread_scale = _snapped(x, scale, zero_point, low, high, group_size)
-    inside = (x - steps * spread_scale).abs() <= spread_scale * REACH
+    spread_zero_point = _spread(zero_point, x.shape, group_size)
+    inside = is_inside(x / spread_scale, low - spread_zero_point, high - spread_zero_point)
     passes = inside & (x > 0) if rectified else inside
     of_x = torch.empty_like(steps).copy_(torch.where(passes, gradient, 0.0))
     of_scale = gradient * torch.where(inside, steps - x / spread_scale, steps)
     of_zero_point = torch.where(inside, 0.0, -(gradient * spread_scale))
     return of_x, sum_to(of_scale, scale, group_size) * factor, sum_to(of_zero_point, zero_point, group_size)
+
+
+def is_inside(steps: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
+    """Whether values, in steps of their scale, lie from low to high, ends included, give or take SLACK."""
+    return (steps >= low - SLACK) & (steps <= high + SLACK)
 
 
 def _snapped(
@@ -206,8 +212,8 @@ def affine_fake_quantize_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, scale and zero point, given the one of `affine_fake_quantize` (fp32, x's shape).
 
-    With v = x / scale and inside: v is not clipped, give or take REACH (Esser et al., 2020, of scale; Bhalgat et al.,
-    2020, of zero point):
+    With v = x / scale and inside: v lies from low - zero_point to high - zero_point, give or take SLACK (Esser et al.,
+    2020, of scale; Bhalgat et al., 2020, of zero point):
 
         x: gradient where inside, else 0; of what a relu gave (`rectified`) where x is above 0 too, as relu has it
         scale: factor times the sum of gradient * (steps - v where inside, else steps)

@@ -7,13 +7,13 @@ from torch import Tensor
 
 from subbyte.errors import ConfigError
 from subbyte.kernels.operator import runs_native
-from subbyte.kernels.quantize import REACH, affine_quantize, affine_quantize_pack
+from subbyte.kernels.quantize import affine_quantize, affine_quantize_pack
 from subbyte.numerics.packing import pack
 from subbyte.numerics.schemes import affine_arguments, is_built_in_affine, scheme_of
 from subbyte.spec import QuantParams, TensorSpec
 
 # Far above the rounding error of a grid value times its scale (2^-24 of up to 256 steps), far below a step.
-_SLACK = REACH / 0.5
+_SLACK = 1.0001
 
 
 def code_dtype(spec: TensorSpec) -> torch.dtype:
@@ -65,8 +65,9 @@ def dequantize(codes: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
 def fake_quantize(x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
     """`dequantize(quantize(x))` in x's dtype, with the straight-through gradient.
 
-    The gradient passes where x lies inside the range and is zero where it was clipped
-    (Bengio et al., 2013, and the clipped form of Hubara et al., 2016).
+    The gradient passes where rounding leaves the code in the range, which is half a step further out than its ends, and
+    is zero where it was clipped (Bengio et al., 2013, and the clipped form of Hubara et al., 2016), as that of
+    `torch.fake_quantize_per_tensor_affine`.
     """
     return _StraightThrough.apply(x, params, spec)  # type: ignore[no-any-return,no-untyped-call]
 

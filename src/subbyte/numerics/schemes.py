@@ -13,6 +13,7 @@ from torch import Tensor
 
 from subbyte.errors import ConfigError, listing, nearest
 from subbyte.kernels.operator import runs_native
+from subbyte.kernels.quantize import SLACK, is_inside
 from subbyte.kernels.quantize import affine_snap as native_snap
 from subbyte.numerics.blocks import expand, scale_shape
 from subbyte.numerics.definition import is_same_definition
@@ -65,6 +66,11 @@ class Scheme(ABC):
         """Half the widest step between grid values: what is further from its grid value was clipped."""
         return float("inf")
 
+    def is_inside(self, x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
+        """Whether values (fp32) lie in the range of the grid; what does not was clipped, and has no gradient."""
+        steps = x / self.scale(params, x.shape, spec)
+        return (steps - self.snap(x, params, spec)).abs() <= self.reach(spec) + SLACK
+
     def has_integer_grid(self, spec: TensorSpec) -> bool:
         """Whether grid values are whole numbers, so that their products sum exactly."""
         return False
@@ -86,12 +92,19 @@ class Affine(Scheme):
     def snap(self, x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
         if runs_native(x):
             return native_snap(x, *affine_arguments(params, spec))
-        zero_point = expand(_zero_point(params), x.shape, spec)
-        scale = self.scale(params, x.shape, spec)
-        return affine_snap(x, scale, (spec.qmin - zero_point).float(), (spec.qmax - zero_point).float())
+        return affine_snap(x, self.scale(params, x.shape, spec), *self.ends(params, x.shape, spec))
+
+    def ends(self, params: QuantParams, shape: Sequence[int], spec: TensorSpec) -> tuple[Tensor, Tensor]:
+        """The lowest and the highest grid value of each value of a tensor of `shape`, broadcastable against it."""
+        zero_point = expand(_zero_point(params), shape, spec)
+        return (spec.qmin - zero_point).float(), (spec.qmax - zero_point).float()
 
     def reach(self, spec: TensorSpec) -> float:
         return 0.5
+
+    def is_inside(self, x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
+        """From the lowest to the highest grid value, ends included."""
+        return is_inside(x / self.scale(params, x.shape, spec), *self.ends(params, x.shape, spec))
 
     def has_integer_grid(self, spec: TensorSpec) -> bool:
         return True
@@ -165,6 +178,14 @@ class Codebook(Scheme):
     def reach(self, spec: TensorSpec) -> float:
         ordered, _, _ = _sorted_table(spec.dtype.values or ())
         return max(b - a for a, b in pairwise(ordered)) / 2
+
+    def is_inside(self, x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
+        """From the lowest to the highest value, and half the widest step further out.
+
+        The scale of a binary or ternary weight is a mean, so that much of it lies beyond the last value.
+        """
+        values, reach = spec.dtype.values or (), self.reach(spec)
+        return is_inside(x / self.scale(params, x.shape, spec), min(values) - reach, max(values) + reach)
 
     def has_integer_grid(self, spec: TensorSpec) -> bool:
         return spec.dtype.has_integer_values

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from subbyte.kernels.quantize import REACH, sum_to
-from subbyte.numerics import scheme_of
+from subbyte.kernels.quantize import sum_to
+from subbyte.numerics import Affine, scheme_of
 from subbyte.spec import QuantParams, TensorSpec
 
 
@@ -40,9 +40,17 @@ class Point:
 
     @property
     def inside(self) -> Tensor:
-        """Whether a value lies inside of the range, and was not clipped."""
-        distance = (self.x - self.grid * self.scale).abs()
-        return distance <= self.scale * (scheme_of(self.spec).reach(self.spec) * REACH / 0.5)
+        """Whether a value lies inside of the range, as `Scheme.is_inside` tells."""
+        return scheme_of(self.spec).is_inside(self.x, self.params, self.spec)
+
+    @property
+    def clipped(self) -> Tensor:
+        """Whether a value lies on an end of the range or beyond; of a table, whether it is not inside."""
+        scheme = scheme_of(self.spec)
+        if not isinstance(scheme, Affine):
+            return ~self.inside
+        steps, (low, high) = self.steps, scheme.ends(self.params, self.x.shape, self.spec)
+        return (steps <= low) | (steps >= high)
 
     @property
     def steps(self) -> Tensor:

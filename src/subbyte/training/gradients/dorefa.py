@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from subbyte.spec import QuantParams, TensorSpec
-from subbyte.training.gradients.clipped import Clipped
+from subbyte.training.by_slopes import Point, Slopes
+from subbyte.training.gradient import Gradient
 from subbyte.training.registry import register_gradient
 
 
 @register_gradient("dorefa")
-class DoReFa(Clipped):
+class DoReFa(Gradient):
     """Nothing is learned but the weights (Zhou et al., 2016, section 2.3).
 
     A weight is quantized as `tanh(w) / max |tanh(w)|`, an input as it is; the largest grid value stands for 1. Inside
@@ -30,6 +31,9 @@ class DoReFa(Clipped):
         if found.zero_point is None:
             return QuantParams(torch.full_like(found.scale, 1 / spec.dtype.max_magnitude))
         return QuantParams(torch.ones_like(found.scale) / (spec.qmax - found.zero_point), found.zero_point)
+
+    def slopes(self, gradient: Tensor, at: Point, spec: TensorSpec) -> Slopes:
+        return Slopes(gradient * at.inside)
 
     def reparametrized(self, weight: Tensor) -> Tensor:
         bounded = weight.tanh()

@@ -18,7 +18,7 @@ class Pact(Gradient):
     terms of the scale, which is alpha / Q:
 
         dx = dy where x lies inside the range, else 0
-        dscale = sum of dy * q where x was clipped to the grid value q
+        dscale = sum of dy * q where x lies on an end q of the grid, or beyond
 
     The paper's penalty on alpha is weight decay: give the scales of `model.named_parameters()` a group with one.
     """
@@ -29,5 +29,4 @@ class Pact(Gradient):
         return unlearnable(spec)
 
     def slopes(self, gradient: Tensor, at: Point, spec: TensorSpec) -> Slopes:
-        inside = at.inside
-        return Slopes(gradient * inside, gradient * at.grid * ~inside)
+        return Slopes(gradient * at.inside, gradient * at.grid * at.clipped)
