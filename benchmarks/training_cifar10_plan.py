@@ -40,7 +40,7 @@ RECIPES = {
     FLOAT: Recipe(0.01, distill=None),
     "4/4": Recipe(0.01, recover=("reconstruct",)),
     "3/3": Recipe(0.02, recover=("reconstruct",)),
-    "2/2": Recipe(0.04, recover=("reconstruct",)),
+    "2/2": Recipe(0.02, recover=("reconstruct",)),
     "1/32": Recipe(0.04, decay=0.0),
     "1/1": Recipe(0.1, decay=0.0),
 }
