@@ -1,5 +1,8 @@
 """Bop, latent weights and the flip ratio."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -101,3 +104,7 @@ def test_two_values_that_are_no_sign_are_no_binary_weights() -> None:
     model = subbyte.prepare_qat(_net(), {"precision": "wbint1a8", "op_name_dict": {"1": "wzero_onea8"}}, X)
     assert len(binary_weights(model)) == 2
     assert list(FlipRatio(model).by_op) == ["0", "2"]
+
+
+def test_they_come_with_the_library() -> None:
+    subprocess.run([sys.executable, "-c", "import subbyte; subbyte.training.binary.Bop"], check=True)
