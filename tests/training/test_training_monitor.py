@@ -124,3 +124,22 @@ def test_a_scale_that_is_no_number_is_not_converted() -> None:
         prepared[0].weight_quantizer.scale[1] = torch.nan
     with pytest.raises(subbyte.TrainingError, match=r"what 0 learned is not finite.*RangeMonitor"):
         subbyte.convert(prepared)
+
+
+def test_parts_of_the_same_name_are_all_watched() -> None:
+    class Both(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = torch.nn.LSTM(4, 4), torch.nn.LSTM(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(self.a(x)[0])[0]
+
+    for one in ("a", "b"):
+        model = subbyte.prepare_qat(Both(), "w4a8:dynamic", seeded((3, 2, 4)))
+        monitor = RangeMonitor(model)
+        with torch.no_grad():
+            weights = (p for name, p in model.named_parameters() if name.startswith(f"{one}.") and p.ndim == 2)
+            next(weights).fill_(torch.nan)
+        with pytest.raises(subbyte.TrainingError, match="holds NaN"):
+            monitor.check(1.0)

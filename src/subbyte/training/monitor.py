@@ -1,6 +1,6 @@
 """Telling which quantizer went wrong first, once training has."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,9 +59,9 @@ class RangeMonitor:
         if not state_of(model).run.trained:
             raise ModelError("this model is not prepared for training; make it with subbyte.prepare_qat")
         quantizers = [module for module in model.modules() if isinstance(module, Quantizer)]
-        self._scales = {_described(each): each.scale for each in quantizers if "scale" in each.learned}
-        modules = (module for module in model.modules() if isinstance(module, PreparedWeighted))
-        self._weights = {_described(each.weight_quantizer): each for each in modules}
+        # By no name: parts of two LSTMs have the same ones.
+        self._scales = [(_described(each), each.scale) for each in quantizers if "scale" in each.learned]
+        self._weighted = [module for module in model.modules() if isinstance(module, PreparedWeighted)]
         self._start = self._now()
         self._outside = torch.zeros_like(self._start, dtype=torch.bool)
         self._step = step
@@ -89,18 +89,18 @@ class RangeMonitor:
             raise TrainingError(f"training failed in step {self._step}: {self._story(is_finite)}")
 
     def _now(self) -> Tensor:
-        scales = [scale.detach().flatten() for scale in self._scales.values()]
+        scales = [scale.detach().flatten() for _, scale in self._scales]
         return torch.cat(scales) if scales else torch.zeros(0)
 
-    def _lost_weights(self) -> list[str]:
-        """Those that hold NaN or infinity."""
-        is_finite = torch.isfinite(_sums(self._weights)).tolist()
-        return [name for name, one in zip(self._weights, is_finite, strict=True) if not one]
+    def _lost_weights(self) -> list[int]:
+        """Which of them hold NaN or infinity."""
+        lost: list[int] = (~torch.isfinite(_sums(self._weighted))).nonzero().flatten().tolist()
+        return lost
 
     def _note(self, left: Tensor, now: Tensor) -> None:
         self._outside |= left
         first = 0
-        for name, scale in self._scales.items():
+        for name, scale in self._scales:
             own = slice(first, first + scale.numel())
             first += scale.numel()
             for index in left[own].nonzero().flatten()[:1].tolist():
@@ -111,19 +111,21 @@ class RangeMonitor:
         """What went wrong first; `is_finite`: whether the loss of this step is."""
         # Where the loss is not finite, its gradients have in this very step made everything else so.
         departures = [each for each in self.departures if is_finite or each.step < self._step]
-        lost = [(name, step) for name, step in self._lost.items() if is_finite or step < self._step]
+        lost = [(index, step) for index, step in self._lost.items() if is_finite or step < self._step]
         if departures and not any(step < departures[0].step for _, step in lost):
             more = f" ({len(departures) - 1} more followed)" if len(departures) > 1 else ""
             return f"{departures[0]}{more}; lower the learning rate of the scales, or clip gradients"
         if lost:
-            (name, step), more = lost[0], f" ({len(lost) - 1} more with it)" if len(lost) > 1 else ""
+            index, step = min(lost, key=lambda each: each[1])
+            name = _described(self._weighted[index].weight_quantizer)
+            more = f" ({len(lost) - 1} more with it)" if len(lost) > 1 else ""
             return f"{name} holds NaN or infinity since step {step}{more}; lower the learning rate, or clip gradients"
         return "the loss is not finite, though every learned scale was in its range; look at the data and the loss"
 
 
-def _sums(modules: Mapping[str, PreparedWeighted]) -> Tensor:
+def _sums(modules: Sequence[PreparedWeighted]) -> Tensor:
     """For each weight a number that is finite where all its values are, one after another [n] (fp32)."""
-    weights = (module.weight.detach() for module in modules.values())
+    weights = (module.weight.detach() for module in modules)
     # Of a sharded weight the own part: a process that fails ends the others.
     own = [weight.to_local() if hasattr(weight, "to_local") else weight for weight in weights]
     return torch.stack([weight.sum(dtype=torch.float32) for weight in own]) if own else torch.zeros(0)
