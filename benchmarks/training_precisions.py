@@ -17,7 +17,7 @@ BITS = {
     "1/32": (1, None),
     "1/1": (1, 1),
 }
-GRADIENTS = {"types": {"bint1": {"weight": {"clipped_identity": {"standardized": True}}, "activation": "approx_sign"}}}
+OF_SIGNS = {"weight": {"clipped_identity": {"standardized": True}}, "activation": "approx_sign"}
 
 
 def request(precision: str) -> dict[str, Any]:
@@ -25,10 +25,17 @@ def request(precision: str) -> dict[str, Any]:
     return {"precision": CONFIGS.get(precision, precision), "op_type_dict": {"add": FLOAT}}
 
 
+def gradients(precision: str) -> dict[str, Any]:
+    """Rules for what a precision has signs of; all else is trained as usual."""
+    bits = dict(zip(OF_SIGNS, BITS.get(precision, ()), strict=False))
+    of_signs = {slot: gradient for slot, gradient in OF_SIGNS.items() if bits.get(slot) == 1}
+    return {"types": {"bint1": of_signs}} if of_signs else {}
+
+
 def to_train(model: nn.Module, precision: str, calibration: Sequence[Tensor], recover: Any = None) -> nn.Module:
     """A copy of a float network to be trained, its first and last layer int8; a precision of the table, or `w8a8`."""
     return subbyte.prepare_qat(
-        model, request(precision), calibration, first_last="int8", training=GRADIENTS, recover=recover
+        model, request(precision), calibration, first_last="int8", training=gradients(precision), recover=recover
     )
 
 

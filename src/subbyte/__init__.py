@@ -26,6 +26,7 @@ from subbyte.errors import (
     TrainingError,
     TuningError,
     UnseenOpError,
+    UnusedRuleWarning,
 )
 from subbyte.export.checkpoint import load, save
 from subbyte.export.exchange import export_checkpoint, import_checkpoint
@@ -64,6 +65,6 @@ __all__ = [
     # errors
     "SubbyteError", "CalibrationError", "CapabilityError", "CheckpointError", "ConfigError", "DataTypeError",
     "EvaluationError", "KernelError", "LostSignWarning", "ModelError", "RecoveryError", "TrainingError", "TuningError",
-    "UnseenOpError",
+    "UnseenOpError", "UnusedRuleWarning",
 ]  # fmt: skip
 __version__ = "0.1.0"

@@ -53,6 +53,10 @@ class LostSignWarning(UserWarning):
     """A binary input that is never negative: its sign is the same everywhere, and tells the op nothing."""
 
 
+class UnusedRuleWarning(UserWarning):
+    """A rule of training that no quantizer of a model is trained by, unless a later configuration brings one."""
+
+
 def nearest(word: str, allowed: Iterable[str]) -> str:
     """The hint of an error message: `; did you mean 'X'?`, or nothing when no spelling is near."""
     choices = sorted({str(choice) for choice in allowed if _may_be_meant(str(word).lower(), str(choice).lower())})

@@ -25,6 +25,7 @@ from subbyte.training import (
     TrainingPlan,
     TrainingResult,
     TrainingRules,
+    check_rules_used,
     distillation_of,
     run_training,
     train_by,
@@ -161,6 +162,7 @@ def prepare_qat(
         rules = rules.model_copy(update={"start": None})
         take_modes(prepared, model)
     train_by(prepared, rules, Sample(kept or []))
+    check_rules_used(prepared, rules)
     Asked(_capability(capability), first_last, TrainingRules.of(training)).remember(prepared)
     return prepared
 

@@ -10,7 +10,8 @@ from networks import seeded
 from subbyte.errors import ConfigError
 from subbyte.numerics import fake_quantize
 from subbyte.spec import QuantParams, TensorSpec
-from subbyte.training import Gradient, Point, Slopes, as_gradient, register_gradient
+from subbyte.training import Gradient, Point, Slopes, as_gradient, register_gradient, registered_gradients
+from subbyte.training.gradients.sign import SignGradient
 
 X = 3 * seeded((6, 40), 1)
 UP = seeded((6, 40), 2)
@@ -145,3 +146,17 @@ def test_pact_learns_from_what_lies_on_the_clipping_value() -> None:
     (as_gradient("pact").fake_quantize(x, params, TensorSpec("uint2"), 5.0) * up).sum().backward()
     assert float(scale.grad) == 3 * (8 + 16)  # alpha = 3 scale = 1.5: dalpha = sum of dy where x >= alpha
     assert torch.equal(x.grad, torch.tensor([0.0, 2.0, 4.0, 8.0, 0.0]))
+
+
+def test_a_gradient_that_does_not_say_how_it_goes_back_is_not_registered() -> None:
+    class Nothing(Gradient):
+        pass
+
+    class NoSlope(SignGradient):
+        pass
+
+    with pytest.raises(ConfigError, match="'nothing' does not say how it goes back: define slopes, or fake_quantize"):
+        register_gradient("nothing")(Nothing)
+    with pytest.raises(ConfigError, match="'no_slope' lacks slope"):
+        register_gradient("no_slope")(NoSlope)
+    assert not {"nothing", "no_slope"} & set(registered_gradients())

@@ -142,3 +142,63 @@ def test_what_is_no_rule_is_told_of() -> None:
         subbyte.TrainingRules(ops={"conv(": {"weight": "lsq"}})
     with pytest.raises(subbyte.ConfigError, match=r"ops.conv1: .* is expected, found 'lsq'"):
         subbyte.TrainingRules(ops={"conv1": "lsq"})
+
+
+@pytest.mark.parametrize(
+    ("config", "rules", "message"),
+    [
+        ("w4a4", {"types": {"int4": {"activation": "pact"}}}, "types: int4: activation .*: activations are uint4"),
+        ("w4a4", {"types": {"uint4": {"weight": "pact"}}}, "types: uint4: weight .*: weights are int4"),
+    ],
+)
+def test_a_type_of_the_other_sign_is_a_slip(config: str, rules: dict[str, Any], message: str) -> None:
+    net = nn.Sequential(nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    with pytest.raises(subbyte.ConfigError, match=message):
+        subbyte.prepare_qat(net, config, seeded((8, 4)), training=rules)
+
+
+@pytest.mark.parametrize(
+    ("config", "rules", "message"),
+    [
+        ("w4", {"activation": "pact"}, "activation matches nothing: activations are float"),
+        (
+            "w4",
+            {"ops": {"conv2": {"activation": "pact"}}},
+            "ops: 'conv2': activation .*: activations of such ops are float",
+        ),
+        (
+            "w4a4",
+            {"types": {"bint1": {"weight": "approx_sign"}}},
+            "types: bint1: weight matches nothing: weights are int4;",
+        ),
+        (
+            "wbint1",
+            {"types": {"bint1": {"weight": "ewgs", "activation": "ewgs"}}},
+            "types: bint1: activation .* are float",
+        ),
+    ],
+)
+def test_a_rule_that_waits_for_a_later_configuration_is_told_of(
+    config: str, rules: dict[str, Any], message: str
+) -> None:
+    with pytest.warns(subbyte.UnusedRuleWarning, match=message) as told:
+        model = _prepared(config, training=rules)
+    assert len(told) == 1
+    if config == "w4":
+        subbyte.training.requantize(model, "w4a4", X)  # and here it comes
+        assert "pact" in _of_inputs(model, "conv2")
+
+
+def test_rules_that_match_something_are_not_told_of() -> None:
+    types = {"int4": {"weight": "pact"}, "uint4": {"activation": "pact"}}
+    ops = {".*": {"activation": "ewgs"}, "head": {"weight": "lsq"}}
+    _prepared(training={"weight": "lsq", "activation": "lsq", "types": types, "ops": ops})
+    _prepared("w4a4", first_last="int8", training={"types": types})
+
+
+@pytest.mark.parametrize("field", ["device", "backend", "inputs", "model_name", "quant_level", "reduce_range"])
+def test_fields_of_neural_compressor_are_read_as_for_post_training(field: str) -> None:
+    for config in (subbyte.PostTrainingQuantConfig, subbyte.QuantizationAwareTrainingConfig):
+        with pytest.raises(subbyte.ConfigError, match=f"unknown key '{field}'"):
+            config(**{field: None})
+    assert subbyte.QuantizationAwareTrainingConfig(excluded_precisions=["fp16"]).excluded_precisions == ["fp16"]

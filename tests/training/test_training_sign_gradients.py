@@ -109,7 +109,7 @@ def test_standardized_weights() -> None:
     flat = weight[:3].detach().flatten(1)
     want = (flat - flat.mean(1, keepdim=True)) / flat.std(1, correction=0, keepdim=True)
     torch.testing.assert_close(made[:3].flatten(1), want, atol=1e-4, rtol=1e-4)
-    assert not made[3].any()
+    assert not made[3].any()  # 2 exactly
     (made * seeded((4, 3, 3, 3))).sum().backward()
     assert torch.isfinite(weight.grad).all()
     assert as_gradient("clipped_identity").reparametrized(weight) is weight
@@ -193,3 +193,42 @@ def test_a_training_step_compiles_in_one_graph(gradient: str) -> None:
         found.append([loss.detach(), *(p.grad.clone() for p in prepared.parameters() if p.grad is not None)])
     for eager, compiled in zip(*found, strict=True):
         torch.testing.assert_close(compiled, eager, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("size", [3, 64])
+@pytest.mark.parametrize("value", [0.3, -1e-4, 7.7e5])
+def test_a_channel_of_equal_values_is_not_blown_up(value: float, size: int) -> None:
+    weight = seeded((2, size, 3, 3))
+    weight[0] = value  # of which the mean is not quite the same in fp32
+    weight.requires_grad_()
+    made = as_gradient({"clipped_identity": {"standardized": True}}).reparametrized(weight)
+    assert made[0].abs().max() <= 1e-5 * abs(value)
+    assert float(made[1].detach().std()) == pytest.approx(1.0, rel=0.1)
+    (made * seeded((2, size, 3, 3), 1)).sum().backward()
+    assert weight.grad[0].abs().max() < 10
+
+
+@pytest.mark.parametrize("gradient", ["clipped_identity", "approx_sign", "swish_sign", "ewgs", "lsq"])
+@pytest.mark.parametrize("spec", [SIGN, TERNARY])
+def test_infinite_values_have_no_gradient(gradient: str, spec: TensorSpec) -> None:
+    if as_gradient(gradient).obstacle(spec):
+        return
+    x = torch.tensor([[torch.inf, -torch.inf, 0.5]] * 6, requires_grad=True)
+    scale = SCALE.clone().requires_grad_()
+    as_gradient(gradient).fake_quantize(x, QuantParams(scale), spec, 3.0).sum().backward()
+    assert not x.grad[:, :2].any()
+    assert scale.grad is None or torch.isfinite(scale.grad).all()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"approx_sign": {"width": float("inf")}},
+        {"swish_sign": {"beta": float("nan")}},
+        {"ir_net": {"last": float("inf")}},
+        {"ewgs": {"delta": float("inf")}},
+    ],
+)
+def test_options_are_finite(asked: dict[str, dict[str, float]]) -> None:
+    with pytest.raises(ConfigError, match="finite number"):
+        as_gradient(asked)

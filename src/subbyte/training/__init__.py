@@ -1,6 +1,6 @@
 """Quantization-aware training: how the quantizers of a prepared model learn."""
 
-from subbyte.training import gradients  # noqa: F401  (they register themselves)
+from subbyte.training import binary, gradients  # noqa: F401  (gradients register themselves)
 from subbyte.training.asked import Asked
 from subbyte.training.batch_norm import freeze_batch_norm, reestimate_batch_norm
 from subbyte.training.by_slopes import Point, Slopes
@@ -16,6 +16,7 @@ from subbyte.training.replicated_ranges import replicate_ranges
 from subbyte.training.requantize import requantize
 from subbyte.training.result import Epoch, Progress, TrainingResult
 from subbyte.training.rules import OpRules, TrainingRules
+from subbyte.training.unused_rules import check_rules_used
 
 __all__ = [
     "Asked",
@@ -33,6 +34,7 @@ __all__ = [
     "TrainingResult",
     "TrainingRules",
     "as_gradient",
+    "check_rules_used",
     "distillation_of",
     "follows_progress",
     "freeze_batch_norm",

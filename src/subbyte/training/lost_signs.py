@@ -7,6 +7,7 @@ from torch import nn
 
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer, Quantizer
 from subbyte.errors import LostSignWarning
+from subbyte.training.gradients.sign import is_sign
 
 
 def warn_of_lost_signs(model: nn.Module, inputs: Mapping[str, Quantizer]) -> None:
@@ -31,9 +32,7 @@ def warn_of_lost_signs(model: nn.Module, inputs: Mapping[str, Quantizer]) -> Non
 
 
 def _is_lost(quantizer: Quantizer, modules: Mapping[str, nn.Module]) -> bool:
-    values = quantizer.spec.dtype.values or ()
-    is_sign = len(values) == 2 and values[0] == -values[1]
-    if not is_sign or not isinstance(quantizer, ActivationQuantizer):
+    if not is_sign(quantizer.spec.dtype) or not isinstance(quantizer, ActivationQuantizer):
         return False
     minimum = None if quantizer.statistics is None else quantizer.statistics.minimum
     maker = modules.get(_maker(quantizer.value))

@@ -1,10 +1,12 @@
 """Telling which quantizer went wrong first, once training has."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.quantizer import Quantizer
 from subbyte.adaptor.pytorch.state import state_of
 from subbyte.adaptor.pytorch.weight import WeightQuantizer
@@ -36,10 +38,11 @@ class Departure:
 
 
 class RangeMonitor:
-    """Watches the scales that a model learns; `check` once in each training step.
+    """Watches the scales that a model learns, and its float weights; `check` once in each training step.
 
-    The range of a scale is from a thousandth of what it is now to a thousand times that. All scales are looked at
-    together, which takes a small part of a millisecond.
+    The range of a scale is from a thousandth of what it is now to a thousand times that. A weight is to be finite: a
+    sign tells nothing of a NaN, so that with one bit the loss may stay finite. All scales are looked at together, and
+    the weights are read once.
 
     Args:
         model: made by `prepare_qat`.
@@ -49,28 +52,30 @@ class RangeMonitor:
         departures: every scale that has left its range, in the order in which they did.
 
     Raises:
-        ModelError: the model is not prepared, or learns no scale.
+        ModelError: the model is not prepared for training.
     """
 
     def __init__(self, model: nn.Module, step: int = 0) -> None:
-        state_of(model)
+        if not state_of(model).run.trained:
+            raise ModelError("this model is not prepared for training; make it with subbyte.prepare_qat")
         quantizers = [module for module in model.modules() if isinstance(module, Quantizer)]
-        self._scales = {_described(each): each.scale for each in quantizers if "scale" in each.learned}
-        if not self._scales:
-            raise ModelError("this model learns no scale that could be watched; prepare it with subbyte.prepare_qat")
+        # By no name: parts of two LSTMs have the same ones.
+        self._scales = [(_described(each), each.scale) for each in quantizers if "scale" in each.learned]
+        self._weighted = [module for module in model.modules() if isinstance(module, PreparedWeighted)]
         self._start = self._now()
         self._outside = torch.zeros_like(self._start, dtype=torch.bool)
         self._step = step
+        self._lost = dict.fromkeys(self._lost_weights(), step)
         self.departures: list[Departure] = []
 
     def check(self, loss: Tensor | float = 0.0) -> None:
-        """Look at all scales, after the optimizer's step.
+        """Look at all scales and weights, after the optimizer's step.
 
         Args:
             loss: of this step.
 
         Raises:
-            TrainingError: the loss or a scale is not finite; the message names the scale that left its range first.
+            TrainingError: the loss, a scale or a weight is not finite; the message names what went wrong first.
         """
         self._step += 1
         now = self._now()
@@ -78,27 +83,52 @@ class RangeMonitor:
         left = ~inside & ~self._outside
         if bool(left.any()):
             self._note(left, now)
-        if not (torch.isfinite(torch.as_tensor(loss)).all() and torch.isfinite(now).all()):
-            raise TrainingError(f"training failed in step {self._step}: {self._story()}")
+        self._lost = dict.fromkeys(self._lost_weights(), self._step) | self._lost
+        is_finite = bool(torch.isfinite(torch.as_tensor(loss)).all())
+        if not (is_finite and not self._lost and torch.isfinite(now).all()):
+            raise TrainingError(f"training failed in step {self._step}: {self._story(is_finite)}")
 
     def _now(self) -> Tensor:
-        return torch.cat([scale.detach().flatten() for scale in self._scales.values()])
+        scales = [scale.detach().flatten() for _, scale in self._scales]
+        return torch.cat(scales) if scales else torch.zeros(0)
+
+    def _lost_weights(self) -> list[int]:
+        """Which of them hold NaN or infinity."""
+        lost: list[int] = (~torch.isfinite(_sums(self._weighted))).nonzero().flatten().tolist()
+        return lost
 
     def _note(self, left: Tensor, now: Tensor) -> None:
         self._outside |= left
         first = 0
-        for name, scale in self._scales.items():
+        for name, scale in self._scales:
             own = slice(first, first + scale.numel())
             first += scale.numel()
             for index in left[own].nonzero().flatten()[:1].tolist():
                 value, start = float(now[own][index]), float(self._start[own][index])
                 self.departures.append(Departure(self._step, name, value, start))
 
-    def _story(self) -> str:
-        if not self.departures:
-            return "the loss is not finite, though every learned scale is in its range; look at the data and the loss"
-        more = f" ({len(self.departures) - 1} more followed)" if len(self.departures) > 1 else ""
-        return f"{self.departures[0]}{more}; lower the learning rate of the scales, or clip gradients"
+    def _story(self, is_finite: bool) -> str:
+        """What went wrong first; `is_finite`: whether the loss of this step is."""
+        # Where the loss is not finite, its gradients have in this very step made everything else so.
+        departures = [each for each in self.departures if is_finite or each.step < self._step]
+        lost = [(index, step) for index, step in self._lost.items() if is_finite or step < self._step]
+        if departures and not any(step < departures[0].step for _, step in lost):
+            more = f" ({len(departures) - 1} more followed)" if len(departures) > 1 else ""
+            return f"{departures[0]}{more}; lower the learning rate of the scales, or clip gradients"
+        if lost:
+            index, step = min(lost, key=lambda each: each[1])
+            name = _described(self._weighted[index].weight_quantizer)
+            more = f" ({len(lost) - 1} more with it)" if len(lost) > 1 else ""
+            return f"{name} holds NaN or infinity since step {step}{more}; lower the learning rate, or clip gradients"
+        return "the loss is not finite, though every learned scale was in its range; look at the data and the loss"
+
+
+def _sums(modules: Sequence[PreparedWeighted]) -> Tensor:
+    """For each weight a number that is finite where all its values are, one after another [n] (fp32)."""
+    weights = (module.weight.detach() for module in modules)
+    # Of a sharded weight the own part: a process that fails ends the others.
+    own = [weight.to_local() if hasattr(weight, "to_local") else weight for weight in weights]
+    return torch.stack([weight.sum(dtype=torch.float32) for weight in own]) if own else torch.zeros(0)
 
 
 def _described(quantizer: Quantizer) -> str:

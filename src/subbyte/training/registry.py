@@ -16,12 +16,13 @@ def register_gradient(name: str) -> Callable[[type[Gradient]], type[Gradient]]:
     A class that is defined again (a notebook cell, run twice) replaces what it registered before.
 
     Raises:
-        ConfigError: the name is taken, or this is no Gradient subclass.
+        ConfigError: the name is taken, this is no Gradient subclass, or it does not say how the gradient goes back.
     """
 
     def register(definition: type[Gradient]) -> type[Gradient]:
         if not isinstance(definition, type) or not issubclass(definition, Gradient):
             raise ConfigError(f"gradient {name!r} must be a subclass of Gradient, not {definition!r}")
+        _check_complete(name, definition)
         if name in _GRADIENTS and not is_same_definition(_GRADIENTS[name], definition):
             raise ConfigError(f"the name {name!r} of a gradient is taken; choose another")
         definition.name = name
@@ -51,6 +52,15 @@ def as_gradient(asked: Any) -> Gradient:
         if isinstance(options, Mapping):
             return _known(name)(**options)
     raise ConfigError(f"a gradient is a name, {{name: options}} or a Gradient object, not {asked!r}")
+
+
+def _check_complete(name: str, definition: type[Gradient]) -> None:
+    ways = ("slopes", "learned", "fake_quantize", "fake_quantize_at")
+    if all(getattr(definition, way) is getattr(Gradient, way) for way in ways):
+        raise ConfigError(f"gradient {name!r} does not say how it goes back: define slopes, or fake_quantize")
+    missing = sorted(getattr(definition, "__abstractmethods__", ()))
+    if missing:
+        raise ConfigError(f"gradient {name!r} lacks {', '.join(missing)}, which its base asks for")
 
 
 def _known(name: Any) -> type[Gradient]:

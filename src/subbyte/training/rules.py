@@ -89,7 +89,7 @@ class TrainingRules(BaseModel):
         """
         asked = getattr(self.types.get(spec.dtype.name), slot, None) or getattr(self, slot)
         for pattern, rules in self.ops.items():
-            if re.fullmatch(pattern, op) or pattern == op:
+            if names_op(pattern, op):
                 asked = getattr(rules, slot) or asked
         if asked is None:
             return usual_gradient(spec, is_static=is_static)
@@ -107,8 +107,13 @@ class TrainingRules(BaseModel):
             ConfigError: with the nearest name.
         """
         for pattern in self.ops:
-            if not any(re.fullmatch(pattern, op) or pattern == op for op in ops):
+            if not any(names_op(pattern, op) for op in ops):
                 raise ConfigError(f"training: ops: {pattern!r} matches no quantized op{nearest(pattern, ops)}")
+
+
+def names_op(pattern: str, op: str) -> bool:
+    """Whether a key of `ops` is an op's name, or a regular expression that matches it whole."""
+    return bool(re.fullmatch(pattern, op)) or pattern == op
 
 
 def usual_gradient(spec: TensorSpec, *, is_static: bool) -> Gradient:

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from subbyte.adaptor.pytorch.batch import Batch
-from subbyte.adaptor.pytorch.quantizer import Quantizer
-from subbyte.adaptor.pytorch.state import is_quantized
+from subbyte.adaptor.pytorch.state import is_quantized, state_of
 from subbyte.errors import CalibrationError, ConfigError, TrainingError
 from subbyte.training.batch_norm import freeze_batch_norm
 from subbyte.training.distillation import Distillation
@@ -122,10 +121,9 @@ class TrainingRun:
         return loss + distilled
 
     def watch(self) -> None:
-        """Look after the scales that the model learns now."""
-        quantizers = [each for each in self.model.modules() if isinstance(each, Quantizer)]
-        learns = any("scale" in each.learned for each in quantizers)
-        self._monitor = RangeMonitor(self.model, self.step) if learns else None
+        """Look after the scales that the model learns now, and its weights."""
+        is_trained = is_quantized(self.model) and state_of(self.model).run.trained
+        self._monitor = RangeMonitor(self.model, self.step) if is_trained else None
         self._scheduled = is_quantized(self.model) and follows_progress(self.model)
 
     def _check(self, loss: Tensor) -> None:

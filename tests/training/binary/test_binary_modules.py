@@ -1,13 +1,15 @@
 """Shift, RPReLU, input magnitude and skip against their formulas."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 import subbyte
 from networks import ResNetCifar, randomized, seeded
-from subbyte.errors import ConfigError
+from subbyte.errors import ConfigError, ModelError
 from subbyte.training.binary import (
     InputMagnitude,
     LearnableShift,
@@ -94,7 +96,105 @@ def test_where_no_skip_fits(ops: list[str], message: str) -> None:
 
 
 def test_what_has_no_magnitude() -> None:
-    with pytest.raises(ConfigError, match="one group and zero padding"):
+    with pytest.raises(ConfigError, match="one group and zero padding are needed"):
         InputMagnitude(nn.Conv2d(4, 4, 3, groups=2))
     with pytest.raises(ConfigError, match="no skip leads past any Conv2d of this model: it has none"):
         skip_per_convolution(nn.Linear(4, 4), seeded((2, 4)))
+
+
+def _model(*modules: nn.Module) -> nn.Sequential:
+    return randomized(nn.Sequential(*modules))
+
+
+@pytest.mark.parametrize("padding", ["same", "valid", 1, 0])
+def test_padding_by_name(padding: str | int) -> None:
+    x, net = seeded((2, 4, 6, 6)), _model(nn.Conv2d(4, 4, 3, padding=padding), nn.Conv2d(4, 4, 3, padding=1))
+    skipped = skip_per_convolution(net, x)
+    assert isinstance(skipped[1], Skip)
+    assert isinstance(skipped[0], Skip) == (padding in ("same", 1))
+    y = seeded((2, 4, 6, 6), 1)
+    around = F.conv2d(y.abs().mean(1, keepdim=True), torch.full((1, 1, 3, 3), 1 / 9), padding=padding)
+    want = F.conv2d(y / y.abs().mean(1, keepdim=True), net[0].weight, padding=padding) * around
+    torch.testing.assert_close(scale_by_input(net, x)[0](y), want + net[0].bias.view(-1, 1, 1))
+
+
+def test_a_model_in_bf16() -> None:
+    x = seeded((2, 4, 6, 6)).bfloat16()
+    net = _model(nn.Conv2d(4, 4, 3, padding=1)).bfloat16()
+    y = scale_by_input(net, x)(x)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), scale_by_input(net.float(), x.float())(x.float()), atol=0.05, rtol=0.05)
+    with torch.device("meta"):
+        assert InputMagnitude(nn.Conv2d(4, 4, 3)).window.is_meta
+
+
+def test_one_convolution_under_two_names_is_changed_under_both() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Conv2d(4, 4, 3, padding=1)
+            self.b = self.a
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(F.relu(self.a(x)))
+
+    x, net = seeded((2, 4, 6, 6)), randomized(Shared())
+    skipped, scaled = skip_per_convolution(net, x), scale_by_input(net, x)
+    hidden = F.relu(net.a(x) + x)
+    torch.testing.assert_close(skipped(x), net.a(hidden) + hidden)
+    torch.testing.assert_close(scaled(x), scaled.a(F.relu(scaled.a(x))))
+    assert scaled.a is scaled.b
+
+
+@pytest.mark.parametrize("surgery", [skip_per_convolution, scale_by_input])
+def test_a_weight_that_the_models_code_reads(surgery: Any) -> None:
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Conv2d(4, 4, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.conv2d(x, self.a.weight, padding=1) + self.a(x)
+
+    with pytest.raises(ModelError, match=r"does not run .*has no attribute 'weight'.*name the convolutions"):
+        surgery(Reads(), seeded((2, 4, 6, 6)))
+
+
+@pytest.mark.parametrize("surgery", [skip_per_convolution, scale_by_input])
+def test_surgery_is_for_float_models_and_patterns_are_a_list(surgery: Any) -> None:
+    x, net = seeded((2, 4, 6, 6)), _model(nn.Conv2d(4, 4, 3, padding=1))
+    with pytest.raises(ModelError, match="prepared or quantized already; change the float model"):
+        surgery(subbyte.prepare_qat(net, "w1a1", x), x)
+    with pytest.raises(ConfigError, match=r"a list of names .*, as in \['0'\]"):
+        surgery(net, x, ops="0")
+    with pytest.raises(ConfigError, match=r"'\[' is neither a name nor a regular expression"):
+        surgery(net, x, ops=["["])
+
+
+def test_where_there_is_no_convolution_to_scale() -> None:
+    for net in (_model(nn.Linear(6, 4)), _model(nn.Conv2d(4, 4, 3, groups=2))):
+        with pytest.raises(ConfigError, match="InputMagnitude takes no Conv2d of this model"):
+            scale_by_input(net, seeded((2, 4, 6, 6)))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("surgery", [skip_per_convolution, scale_by_input])
+def test_what_is_new_is_in_the_models_mode(surgery: Any, training: bool) -> None:
+    net = _model(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)).train(training)
+    changed = surgery(net, seeded((2, 4, 6, 6)))
+    assert {module.training for module in changed.modules()} == {training}
+    net[0].eval()
+    assert not surgery(net, seeded((2, 4, 6, 6)))[0].training
+
+
+def test_a_single_image() -> None:
+    image, net = seeded((4, 6, 6)), _model(nn.Conv2d(4, 8, 3, padding=1, stride=2))
+    for surgery in (skip_per_convolution, scale_by_input):
+        changed = surgery(net, image)
+        torch.testing.assert_close(changed(image), changed(image[None])[0])
+
+
+def test_a_model_that_is_one_convolution() -> None:
+    x, net = seeded((2, 4, 6, 6)), nn.Conv2d(4, 4, 3, padding=1)
+    torch.testing.assert_close(skip_per_convolution(net, x)(x), net(x) + x)
+    assert isinstance(scale_by_input(net, x), InputMagnitude)

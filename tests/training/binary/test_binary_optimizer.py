@@ -1,5 +1,8 @@
 """Bop, latent weights and the flip ratio."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -77,5 +80,31 @@ def test_what_is_refused() -> None:
     weight = nn.Parameter(torch.ones(2))
     with pytest.raises(ConfigError, match="rate is above 0 and at most 1, not 0"):
         Bop([weight], rate=0)
-    with pytest.raises(ConfigError, match="threshold is 0 or more"):
-        Bop([weight], threshold=-1)
+    with pytest.raises(ConfigError, match="rate is above 0 and at most 1, not '1'"):
+        Bop([weight], rate="1")
+    for threshold in (-1, float("nan"), "0"):
+        with pytest.raises(ConfigError, match="threshold is 0 or more"):
+            Bop([weight], threshold=threshold)
+
+
+def test_a_gradient_that_is_not_finite_is_no_part_of_the_mean() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    own = Bop([weight], rate=0.5, threshold=0.1)
+    weight.grad = torch.tensor([torch.nan, torch.inf, 1.0])
+    own.step()
+    assert own.state[weight]["mean"].tolist() == [0.0, 0.0, 0.5]
+    assert weight.tolist() == [1.0, 1.0, -1.0]
+    weight.grad = torch.ones(3)
+    own.step()
+    assert weight.tolist() == [-1.0, -1.0, -1.0]
+
+
+def test_two_values_that_are_no_sign_are_no_binary_weights() -> None:
+    subbyte.register_dtype(subbyte.DataType(name="zero_one", values=[0.0, 1.0]))
+    model = subbyte.prepare_qat(_net(), {"precision": "wbint1a8", "op_name_dict": {"1": "wzero_onea8"}}, X)
+    assert len(binary_weights(model)) == 2
+    assert list(FlipRatio(model).by_op) == ["0", "2"]
+
+
+def test_they_come_with_the_library() -> None:
+    subprocess.run([sys.executable, "-c", "import subbyte; subbyte.training.binary.Bop"], check=True)

@@ -20,7 +20,7 @@ from subbyte.adaptor.pytorch.state import QuantizationState, is_quantized, state
 from subbyte.adaptor.pytorch.structure import structure
 from subbyte.adaptor.pytorch.swap import swap
 from subbyte.adaptor.pytorch.weight import folded, folds_first
-from subbyte.errors import ModelError, TrainingError
+from subbyte.errors import ModelError
 
 Shared = tuple[Any, ...]
 Packed = dict[Shared, PackedWeight]
@@ -32,7 +32,7 @@ def convert(prepared: nn.Module) -> nn.Module:
 
     Raises:
         ModelError: the model is not prepared, or cannot be copied.
-        TrainingError: a scale that was learned is not finite.
+        TrainingError: a weight, or a scale that was learned, is not finite.
     """
     if state_of(prepared).converted:
         raise ModelError("the model is converted already")
@@ -42,25 +42,18 @@ def convert(prepared: nn.Module) -> nn.Module:
 def convert_in_place(prepared: nn.Module) -> nn.Module:
     """`convert` without the copy: the prepared model becomes the converted one."""
     state = state_of(prepared)
-    _check_finite_scales(prepared)
+    for quantizer in (module for module in prepared.modules() if isinstance(module, Quantizer)):
+        quantizer.check_learned()
     prepared.eval()
     packed: Packed = {}
     weighted = [module for module in prepared.modules() if isinstance(module, PreparedWeighted)]
+    # All are packed before the first float weight goes: tied ones are read more than once.
+    parts = {module: _pack(module, packed) for module in weighted}
     for module in weighted:
         note_weight_sqnr(state, module)
-    # All are packed before the first float weight goes: tied ones are read more than once.
-    install(prepared, {module: _pack(module, packed) for module in weighted})
+    install(prepared, parts)
     finish(prepared, state)
     return prepared
-
-
-def _check_finite_scales(model: nn.Module) -> None:
-    for quantizer in (module for module in model.modules() if isinstance(module, Quantizer) and module.learned):
-        if not all(bool(torch.isfinite(getattr(quantizer, name)).all()) for name in quantizer.learned):
-            raise TrainingError(
-                f"what {quantizer.name} learned is not finite; train anew, with subbyte.training.RangeMonitor, which "
-                "tells what left its range first"
-            )
 
 
 def install(model: nn.Module, parts: Mapping[PreparedWeighted, Parts]) -> None:

@@ -83,7 +83,12 @@ def quantized_sum(x: Tensor, y: Tensor, slots: Slots) -> Tensor:
     if len(quantizers) == 2 and quantizers[0].run.quantizes and all(map(is_active, quantizers, (x, y))):
         first, second = map(ActivationQuantizer.learned_value, quantizers, (x, y))
         if first is not None and second is not None and first.joins(second):
-            return learned_sum(first, second)
+            try:
+                return learned_sum(first, second)
+            except RuntimeError as error:
+                for quantizer in quantizers:
+                    quantizer.check_learned(error)
+                raise
     return quantized(x, slots[0]) + quantized(y, slots[1])
 
 

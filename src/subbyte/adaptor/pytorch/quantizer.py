@@ -11,7 +11,7 @@ from subbyte.adaptor.pytorch.learned_params import LearnsParams
 from subbyte.adaptor.pytorch.number_format import KeepsFormat
 from subbyte.adaptor.pytorch.phase import Run
 from subbyte.calibration import Statistics, algorithm_of, calibrate_statistics, params_of_tensor
-from subbyte.errors import CalibrationError, ConfigError, UnseenOpError
+from subbyte.errors import CalibrationError, ConfigError, TrainingError, UnseenOpError
 from subbyte.kernels.operator import runs_native
 from subbyte.kernels.quantize import affine_fake_quantize
 from subbyte.kernels.quantize import affine_snap as native_snap
@@ -147,7 +147,11 @@ class Quantizer(KeepsFormat, LearnsParams):
         if self.is_plain:
             scale, zero_point, low, high = self._plain()
             if runs_native(x):
-                return native_snap(x, scale, zero_point, int(low), int(high)), scale
+                try:
+                    return native_snap(x, scale, zero_point, int(low), int(high)), scale
+                except RuntimeError as error:
+                    self.check_learned(error)
+                    raise
             return affine_snap(x, scale, (low - zero_point).float(), (high - zero_point).float()), scale
         params = self.params
         return self.scheme.snap(x, params, self.spec), self.scheme.scale(params, x.shape, self.spec)
@@ -165,7 +169,11 @@ class Quantizer(KeepsFormat, LearnsParams):
             return self.fake(x)
         if self.is_plain and runs_native(x):
             scale, zero_point, low, high = self._plain()
-            return affine_fake_quantize(x, scale, zero_point, int(low), int(high))
+            try:
+                return affine_fake_quantize(x, scale, zero_point, int(low), int(high))
+            except RuntimeError as error:
+                self.check_learned(error)
+                raise
         grid, scale = self.snap(x)
         return as_dtype(grid.mul_(scale), x.dtype)
 
@@ -181,15 +189,34 @@ class Quantizer(KeepsFormat, LearnsParams):
     def by_gradient(self, gradient: Gradient, x: Tensor, params: QuantParams, values: float) -> Tensor:
         """The quantized value by a gradient; `values` of one sample share a scale."""
         progress = self._buffers.get("progress")
-        if progress is None:
-            return gradient.fake_quantize(x, params, self.spec, values)
-        return gradient.fake_quantize_at(progress, x, params, self.spec, values)
+        try:
+            if progress is None:
+                return gradient.fake_quantize(x, params, self.spec, values)
+            return gradient.fake_quantize_at(progress, x, params, self.spec, values)
+        except RuntimeError as error:
+            self.check_learned(error)
+            raise
 
     def learned_value(self, x: Tensor) -> Learned | None:
         """What `fake` computes, where fused kernels can take it over; else None."""
         if self.gradient is None or self.training_rule is not None or "progress" in self._buffers:
             return None
         return self.gradient.learned(x, self.training_params(), self.spec, self.values_of_a_scale(x))
+
+    def check_learned(self, error: RuntimeError | None = None) -> None:
+        """Refuse what training has left of scale and zero point; asked where a kernel has refused them.
+
+        Args:
+            error: of the kernel.
+
+        Raises:
+            TrainingError: what was learned is not finite.
+        """
+        if not all(bool(torch.isfinite(getattr(self, name)).all()) for name in self.learned):
+            raise TrainingError(
+                f"what {self.name} learned is not finite; train anew, with subbyte.training.RangeMonitor, which tells "
+                "what left its range first"
+            ) from error
 
     def values_of_a_scale(self, x: Tensor) -> float:
         """How many values of one sample of x share a scale."""

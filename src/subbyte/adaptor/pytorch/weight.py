@@ -10,7 +10,7 @@ from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
 from subbyte.adaptor.pytorch.modules import WeightedHandler
 from subbyte.adaptor.pytorch.quantizer import Quantizer
 from subbyte.calibration import calibrate_tensor, params_of_tensor
-from subbyte.errors import CalibrationError
+from subbyte.errors import CalibrationError, TrainingError
 from subbyte.numerics import QuantizedTensor, expand, scheme_of, to_blocks
 from subbyte.spec import QuantParams, TensorSpec
 
@@ -132,17 +132,31 @@ class WeightQuantizer(Quantizer):
         if factor is not None and folds_first(self.spec):
             weight, factor = fold_into(weight, factor, handler), None
         params = self.params_of(weight)
-        grid = scheme_of(self.spec).snap(weight.float().contiguous(), params, self.spec)
+        try:
+            grid = scheme_of(self.spec).snap(weight.float().contiguous(), params, self.spec)
+        except RuntimeError as error:
+            self.check_learned(error)
+            raise
         scale = output_scale(module, handler, params, self.spec, factor)
         bias = None if bias is None else handler.over_output(bias)
         return WeightOperand(grid, scale, bias, magnitude(grid, self.spec, handler), self.has_integer_grid)
 
     def packed(self, module: Any, handler: WeightedHandler, norm: FoldedBatchNorm | None) -> QuantizedTensor:
-        """The weight as packed codes."""
+        """The weight as packed codes.
+
+        Raises:
+            TrainingError: it is not finite, as codes could not tell.
+        """
         factor, _ = folded(module, norm)
         weight = self.reparametrized(module.weight.detach())
         if factor is not None and folds_first(self.spec):
             weight = fold_into(weight, factor, handler)
+        # A sign of NaN would be +1, and the scale of its row 1.
+        if not all(bool(torch.isfinite(each).all()) for each in (module.weight, weight)):
+            raise TrainingError(
+                f"the weight of op {self.name!r} holds NaN or infinity; train anew, with "
+                "subbyte.training.RangeMonitor, which tells when it comes"
+            )
         params = self.params_of(weight)
         zero_point = None if params.zero_point is None else params.zero_point.clone()
         return QuantizedTensor.from_float(weight, QuantParams(params.scale.clone(), zero_point), self.spec)

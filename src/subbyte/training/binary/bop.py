@@ -15,8 +15,9 @@ class Bop(torch.optim.Optimizer):
         m = (1 - rate) m + rate * gradient
         w = -w where |m| >= threshold and m has the sign of w
 
-    Magnitudes stay, and with them the scales that are their means. Give it `binary_weights(model)`, with the gradient
-    `straight_through`, and the other parameters an optimizer of their own.
+    A gradient that is not finite leaves m as it is. Magnitudes stay, and with them the scales that are their means.
+    Give it `binary_weights(model)`, with the gradient `straight_through`, and the other parameters an optimizer of
+    their own.
 
     Args:
         params: binary weights.
@@ -24,13 +25,13 @@ class Bop(torch.optim.Optimizer):
         threshold: how strong and lasting gradients must be to flip a sign; 0 is any.
 
     Raises:
-        ConfigError: a rate not in 0..1, or a negative threshold.
+        ConfigError: a rate not in 0..1, or a threshold that is not 0 or more.
     """
 
     def __init__(self, params: Iterable[Any], rate: float = 1e-4, threshold: float = 1e-8) -> None:
-        if not 0 < rate <= 1:
+        if not isinstance(rate, int | float) or not 0 < rate <= 1:
             raise ConfigError(f"Bop: rate is above 0 and at most 1, not {rate!r}")
-        if threshold < 0:
+        if not isinstance(threshold, int | float) or not threshold >= 0:
             raise ConfigError(f"Bop: threshold is 0 or more, not {threshold!r}")
         super().__init__(params, {"rate": rate, "threshold": threshold})
 
@@ -51,7 +52,9 @@ class Bop(torch.optim.Optimizer):
         state = self.state[weight]
         if not state:
             state["mean"] = torch.zeros_like(weight)
-        mean: Tensor = state["mean"].lerp_(weight.grad, rate)
+        mean: Tensor = state["mean"]
+        # One that is not finite would stay in the mean for ever.
+        mean.lerp_(torch.where(torch.isfinite(weight.grad), weight.grad, mean), rate)
         # Zero counts as positive, as everywhere; its negative must be seen as one.
         magnitude = weight.abs().clamp(min=torch.finfo(weight.dtype).tiny)
         is_positive = weight >= 0

@@ -1,14 +1,16 @@
 """A skip around each convolution, as model surgery."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from subbyte.adaptor.pytorch.batch import batches
 from subbyte.adaptor.pytorch.copying import copied
 from subbyte.errors import ConfigError
-from subbyte.training.binary.surgery import chosen, put, recorded
+from subbyte.training.binary.surgery import checked, chosen, put, recorded
 
 
 class Skip(nn.Module):
@@ -18,7 +20,7 @@ class Skip(nn.Module):
     as in, k copies of x one after the other.
 
     Args:
-        inner: from [n, inputs, h, w] to [n, outputs, ceil(h / stride), ceil(w / stride)].
+        inner: from [n, inputs, h, w] to [n, outputs, ceil(h / stride), ceil(w / stride)]; or without n.
         stride: of the images.
         copies: outputs / inputs.
     """
@@ -37,7 +39,8 @@ class Skip(nn.Module):
         """What is added, of the shape of the output."""
         if self.stride > 1:
             x = F.avg_pool2d(x, self.stride, ceil_mode=True)
-        return x.repeat(1, self.copies, 1, 1) if self.copies > 1 else x
+        # A single image has no axis of samples.
+        return x.repeat(*[1] * (x.ndim - 3), self.copies, 1, 1) if self.copies > 1 else x
 
 
 def skip_per_convolution(model: nn.Module, data: Any, ops: Sequence[str] = ()) -> nn.Module:
@@ -55,7 +58,9 @@ def skip_per_convolution(model: nn.Module, data: Any, ops: Sequence[str] = ()) -
 
     Raises:
         ConfigError: a pattern matches no Conv2d, one that no skip fits, or no convolution is left.
+        ModelError: the model is quantized, or does not run any more, as where its code reads a convolution's weight.
     """
+    data = list(islice(batches(data), 1))
     graph, changed = recorded(model, data), copied(model)
     found = chosen(changed, graph, ops)
     obstacles = {name: _obstacle(module) for name, module in found.items()}
@@ -68,10 +73,12 @@ def skip_per_convolution(model: nn.Module, data: Any, ops: Sequence[str] = ()) -
     for name in fitting:
         convolution, norm = found[name], graph.ops[name].norm
         inner = nn.Sequential(convolution, *([changed.get_submodule(norm)] if norm else []))
+        inner.training = convolution.training
         if norm:
             put(changed, norm, nn.Identity())
-        put(changed, name, Skip(inner, convolution.stride[0], convolution.out_channels // convolution.in_channels))
-    return changed
+        skip = Skip(inner, convolution.stride[0], convolution.out_channels // convolution.in_channels)
+        changed = put(changed, name, skip)
+    return checked(changed, data)
 
 
 def _obstacle(convolution: nn.Conv2d) -> str:
@@ -83,6 +90,7 @@ def _obstacle(convolution: nn.Conv2d) -> str:
     if convolution.stride[0] != convolution.stride[1]:
         return "its strides differ"
     reach = [(size - 1) * step for size, step in zip(convolution.kernel_size, convolution.dilation, strict=True)]
-    if convolution.padding == "same" or [2 * int(each) for each in convolution.padding] == reach:
+    padding = [0, 0] if convolution.padding == "valid" else convolution.padding
+    if padding == "same" or [2 * int(each) for each in padding] == reach:
         return ""
     return "it changes the size of images by more than its stride; give it padding for that"

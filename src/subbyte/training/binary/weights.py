@@ -4,17 +4,18 @@ from torch import nn
 
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.state import state_of
+from subbyte.training.gradients.sign import is_sign
 
 
 def binary_modules(model: nn.Module) -> dict[str, PreparedWeighted]:
-    """The modules of a prepared model whose weights have two values, by name.
+    """The modules of a prepared model whose weights have the two values {-v, +v}, by name.
 
     Raises:
         ModelError: the model is not prepared.
     """
     state_of(model)
     prepared = {name: module for name, module in model.named_modules() if isinstance(module, PreparedWeighted)}
-    return {name: module for name, module in prepared.items() if len(module.weight_spec.dtype.values or ()) == 2}
+    return {name: module for name, module in prepared.items() if is_sign(module.weight_spec.dtype)}
 
 
 def binary_weights(model: nn.Module) -> list[nn.Parameter]:

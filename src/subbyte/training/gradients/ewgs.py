@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -24,13 +25,15 @@ class Ewgs(Lsq):
         delta: how much; 0 is LSQ.
     """
 
-    delta: Annotated[float, Field(ge=0)] = 1e-3
+    delta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-3
 
     def slopes(self, gradient: Tensor, at: Point, spec: TensorSpec) -> Slopes:
         steps, grid = at.steps, at.grid
         rounded = (steps - grid) / (spec.qmax - spec.qmin)
-        through = (1 + self.delta * gradient.sign() * rounded) * at.inside
-        return Slopes(gradient * through, gradient * (grid - steps * through))
+        inside = at.inside
+        through = torch.where(inside, 1 + self.delta * gradient.sign() * rounded, 0.0)
+        # Chosen, not multiplied by 0: steps may be infinite.
+        return Slopes(gradient * through, gradient * torch.where(inside, grid - steps * through, grid))
 
     def learned(self, x: Tensor, params: QuantParams, spec: TensorSpec, values: float) -> None:
         return None  # the kernels have LSQ's gradient

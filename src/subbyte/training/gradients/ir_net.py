@@ -22,8 +22,8 @@ class IrNet(SignGradient):
 
     scheduled: ClassVar[bool] = True
 
-    first: Annotated[float, Field(gt=0)] = 0.1
-    last: Annotated[float, Field(gt=0)] = 10.0
+    first: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
+    last: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
 
     def slope(self, x: Tensor, progress: Tensor | None) -> Tensor:
         assert progress is not None

@@ -3,6 +3,7 @@
 from math import sqrt
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from subbyte.numerics import Learned, is_built_in_affine, scheme_of
@@ -34,7 +35,8 @@ class Lsq(Gradient):
 
     def slopes(self, gradient: Tensor, at: Point, spec: TensorSpec) -> Slopes:
         inside = at.inside
-        return Slopes(gradient * inside, gradient * (at.grid - at.steps * inside))
+        grid = at.grid
+        return Slopes(gradient * inside, gradient * torch.where(inside, grid - at.steps, grid))
 
     def learned(self, x: Tensor, params: QuantParams, spec: TensorSpec, values: float) -> Learned | None:
         if not is_built_in_affine(scheme_of(spec)) or params.zero_point is None:

@@ -3,9 +3,11 @@
 from abc import abstractmethod
 from typing import Annotated
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
+from subbyte.dtypes import DataType
 from subbyte.spec import TensorSpec
 from subbyte.training.by_slopes import Point, Slopes
 from subbyte.training.gradient import Gradient
@@ -23,7 +25,7 @@ class SignGradient(Gradient):
             their signs balance and all channels are alike (IR-Net, Qin et al., 2020, equation 8).
     """
 
-    width: Annotated[float, Field(gt=0)] = 1.0
+    width: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     standardized: bool = False
 
     @abstractmethod
@@ -36,9 +38,11 @@ class SignGradient(Gradient):
         """
 
     def obstacle(self, spec: TensorSpec) -> str:
-        values = spec.dtype.values or ()
-        is_sign = spec.dtype.kind == "codebook" and len(values) == 2 and values[0] == -values[1]
-        return "" if is_sign else "it stands for the slope of a sign; use a type of two values {-v, +v}, as bint1"
+        return (
+            ""
+            if is_sign(spec.dtype)
+            else "it stands for the slope of a sign; use a type of two values {-v, +v}, as bint1"
+        )
 
     def reparametrized(self, weight: Tensor) -> Tensor:
         return standardized(weight) if self.standardized else weight
@@ -48,13 +52,21 @@ class SignGradient(Gradient):
         return Slopes(gradient * height * self.slope(at.x / self.width, at.progress))
 
 
+def is_sign(dtype: DataType) -> bool:
+    """Whether a type has the two values {-v, +v}, which tell no more than a sign."""
+    values = dtype.values or ()
+    return dtype.kind == "codebook" and len(values) == 2 and values[0] == -values[1]
+
+
 def standardized(weight: Tensor) -> Tensor:
-    """`(w - mean) / deviation` over all but the first axis; a channel of equal values, or of one, is 0."""
+    """`(w - mean) / deviation` over all but the first axis; a channel of equal values, or of one, is nearly 0."""
     if weight.ndim < 2:
         return weight
     axes = tuple(range(1, weight.ndim))
     centred = weight - weight.mean(axes, keepdim=True)
-    # The deviation of zeros has no gradient: such channels are left out before the root.
+    # The deviation of zeros has no gradient, and that of what rounding left of equal values no meaning: such channels
+    # are not divided. Means of halves are summed in fp32, too.
     variance = centred.square().mean(axes, keepdim=True)
-    is_flat = variance == 0
+    rounding = 16 * torch.finfo(torch.float32).eps * weight.detach().abs().amax(axes, keepdim=True)
+    is_flat = variance <= rounding.square()
     return centred / variance.masked_fill(is_flat, 1.0).sqrt()

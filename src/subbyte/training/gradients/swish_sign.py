@@ -20,8 +20,8 @@ class SwishSign(SignGradient):
         beta: b, how steep.
     """
 
-    beta: Annotated[float, Field(gt=0)] = 5.0
+    beta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0
 
     def slope(self, x: Tensor, progress: Tensor | None) -> Tensor:
-        steep = self.beta * x
+        steep = (self.beta * x).clamp(-100, 100)  # where cosh is infinite, and the slope 0, already
         return self.beta * (2 - steep * (steep / 2).tanh()) / (1 + torch.cosh(steep))
