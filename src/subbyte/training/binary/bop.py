@@ -45,18 +45,18 @@ class Bop(torch.optim.Optimizer):
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
-                    self._flip(weight, group["rate"], group["threshold"])
+                    self._flip(weight, weight.grad, group)
         return loss
 
-    def _flip(self, weight: Tensor, rate: float, threshold: float) -> None:
+    def _flip(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[weight]
         if not state:
             state["mean"] = torch.zeros_like(weight)
         mean: Tensor = state["mean"]
         # One that is not finite would stay in the mean for ever.
-        mean.lerp_(torch.where(torch.isfinite(weight.grad), weight.grad, mean), rate)
+        mean.lerp_(torch.where(torch.isfinite(gradient), gradient, mean), group["rate"])
         # Zero counts as positive, as everywhere; its negative must be seen as one.
         magnitude = weight.abs().clamp(min=torch.finfo(weight.dtype).tiny)
         is_positive = weight >= 0
-        flips = (mean.abs() >= threshold) & torch.where(is_positive, mean > 0, mean < 0)
+        flips = (mean.abs() >= group["threshold"]) & torch.where(is_positive, mean > 0, mean < 0)
         weight.copy_(torch.where(flips, torch.where(is_positive, -magnitude, magnitude), weight))
