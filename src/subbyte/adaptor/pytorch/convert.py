@@ -48,7 +48,7 @@ def convert_in_place(prepared: nn.Module) -> nn.Module:
     packed: Packed = {}
     weighted = [module for module in prepared.modules() if isinstance(module, PreparedWeighted)]
     # All are packed before the first float weight goes: tied ones are read more than once.
-    parts = {module: _pack(module, packed) for module in weighted}
+    parts: dict[PreparedWeighted, Parts] = {module: _pack(module, packed) for module in weighted}
     for module in weighted:
         note_weight_sqnr(state, module)
     install(prepared, parts)

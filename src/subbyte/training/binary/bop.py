@@ -49,6 +49,7 @@ class Bop(torch.optim.Optimizer):
         return loss
 
     def _flip(self, weight: Tensor, rate: float, threshold: float) -> None:
+        assert weight.grad is not None
         state = self.state[weight]
         if not state:
             state["mean"] = torch.zeros_like(weight)
