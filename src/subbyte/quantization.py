@@ -181,8 +181,8 @@ def train(
 ) -> TrainingResult:
     """Train a model, quantized or float; a loop of one's own serves as well.
 
-    The scales that are learned are watched, gradients that are scheduled are told of progress, and a line on standard
-    error says how far it is.
+    The scales that are learned are watched, and gradients that are scheduled are told of progress. Standard error has a
+    line for each epoch, and in a terminal one that says how far it is.
 
     Args:
         model: made by `prepare_qat`, or float; it is what is trained.
@@ -192,7 +192,8 @@ def train(
         data: calibration data, as for `prepare_qat`; for stages, and for BatchNorm that is found anew.
         evaluate: from the model, in eval(), to its metric, after each epoch.
         checkpoint: a file that keeps the training after each epoch; where it is there the training goes on from it, bit
-            for bit as if it had not been interrupted.
+            for bit as if it had not been interrupted. It must be the same one: the model made anew, from the same
+            weights, the same configuration, plan, loss, distillation and seed.
         seed: of all that is random.
         plan: how long, by which optimizer and so on: the fields of `training.TrainingPlan`.
 

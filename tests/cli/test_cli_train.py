@@ -54,7 +54,21 @@ def failing(output, target):
 def says_good(model):
     return "good"
 
+def vector_loss(output, target):
+    return output.sum(1)
+
+def dead_loss(output, target):
+    return torch.nn.functional.cross_entropy(output.detach(), target)
+
+def plain_net():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU(), torch.nn.Linear(16, 10))
+
 pairs = [(data(), train.labels[:128], 0)]
+wide = [(data().expand(-1, 3, -1, -1), train.labels[:128])]
+none = []
+
+def generator():
+    yield data(), train.labels[:128]
 """
 RECIPE = {
     "model": "zoo.py:net", "data": "zoo.py:data", "loader": "zoo.py:loader",
@@ -100,7 +114,10 @@ def test_it_trains_and_says_how_good_the_model_is(folder):
     assert f"saved to {folder / 'out.safetensors'}" in result.stdout
     assert "2 epochs in" in result.stdout
     assert not (folder / "out.safetensors.training").exists()
-    assert "step" not in result.stderr  # no terminal, no progress
+    said = [line for line in result.stderr.splitlines() if line.startswith("epoch ")]
+    assert [line.split(":")[0] for line in said] == ["epoch 1 of 2", "epoch 2 of 2"]
+    assert all(re.search(r": loss \S+, learning rate \S+, metric 0\.\d+, \S+ s$", line) for line in said)
+    assert "step" not in result.stderr  # no terminal, no line of the steps
 
 
 def test_stages_distillation_rules_and_batch_norm(folder):
@@ -160,7 +177,34 @@ def test_interrupted_it_goes_on_and_the_best_so_far_is_there(folder):
         ({"loss": "zoo.py:failing"}, "recipe.yaml:4: loss: zoo.py:failing failed with RuntimeError: no labels"),
         ({"loss": "zoo.py:los"}, "recipe.yaml:4: loss: .*has no 'los'"),
         ({"evaluate": "zoo.py:says_good"}, "recipe.yaml:5: evaluate: evaluate: a metric is one number, not 'good'"),
-        ({"loader": "zoo.py:pairs"}, "a batch is a pair .*not 3 parts"),
+        ({"loader": "zoo.py:pairs"}, "recipe.yaml:3: loader: a batch is a pair .*not 3 parts"),
+        ({"loader": "zoo.py:none"}, "recipe.yaml:3: loader: it is empty"),
+        ({"loader": "zoo.py:generator"}, "recipe.yaml:3: loader: the length of an epoch"),
+        ({"loader": "zoo.py:wide"}, "recipe.yaml:3: loader: the model does not run on the batch of step 1 .*3, 8, 8"),
+        ({"loss": "zoo.py:vector_loss"}, r"recipe.yaml:4: loss: a loss is a tensor of one value, not \(64,\)"),
+        ({"loss": "zoo.py:dead_loss"}, "recipe.yaml:4: loss: the loss has no gradient"),
+        ({"seed": -1}, "recipe.yaml:10: seed: a whole number"),
+        ({"training": "{ops: {conv9: {weight: lsq}}}"}, "recipe.yaml:10: training: ops: 'conv9' matches no"),
+        (
+            {"distill": "{blocks: 1, pairs: {conv9: conv1}}"},
+            "recipe.yaml:10: distill: pairs: the student has no module 'conv9'",
+        ),
+        ({"train": "{epochs: 1, stages: [{at: 0.5, config: w44}]}"}, "recipe.yaml:9: train: stages: .*w44: bits are"),
+        ({"train": "{epochs: 1, stages: [{at: 0.999, config: w4}]}"}, "recipe.yaml:9: train: stages: one at 0.999"),
+        (
+            {"train": "{epochs: 1, stages: [{at: 0.5, config: {op_name_dict: {conv9: {weight: {dtype: [int4]}}}}}]}"},
+            "recipe.yaml:9: train: stages: .*conv9",
+        ),
+        ({"train": "{epochs: 1, lr_schedule: {CosineAnnealingLR: {T_max: all}}}"}, "recipe.yaml:9: train: lr_schedule"),
+        (
+            {"train": "{epochs: 1, lr_schedule: {OneCycleLR: {max_lr: 0.1, total_steps: 5}}}"},
+            "recipe.yaml:9: train: lr_schedule: OneCycleLR fails in step 6 of",
+        ),
+        (
+            {"model": "zoo.py:plain_net", "train": "{epochs: 1, freeze_batch_norm: 0.5}"},
+            "recipe.yaml:9: train: freeze_batch_norm: the model has no BatchNorm",
+        ),
+        ({"output": "/proc/out.safetensors"}, "recipe.yaml:8: output: cannot keep the training in /proc/"),
         ({"loader": "zoo.py:nothing"}, "recipe.yaml:3: loader: .*has no 'nothing'"),
     ],
 )  # fmt: skip
@@ -175,7 +219,9 @@ def test_a_file_that_keeps_another_training_is_told(folder):
     train(folder, evaluate="zoo.py:interrupted_accuracy")
     result = train(folder, train="{epochs: 3}")
     assert result.exit_code == 2
-    assert "keeps another training" in result.stderr
+    assert re.search("recipe.yaml:8: output: .* keeps another training: epochs was 2 and is 3", result.stderr)
+    result = train(folder, loss="torch.nn.functional:multi_margin_loss")
+    assert "loss_fn was torch.nn.functional:cross_entropy and is torch.nn.functional:multi_margin" in result.stderr
 
 
 def test_every_key_is_documented():

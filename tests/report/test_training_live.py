@@ -8,7 +8,7 @@ from torch import nn
 
 import subbyte
 from networks import randomized, seeded
-from subbyte.report.training.live import TrainingLine, shown_live
+from subbyte.report.training.live import TrainingLine, epoch_line, shown_live
 from subbyte.report.training.table import conclusion, outcome_table
 from subbyte.training import Epoch, Progress, TrainingResult
 
@@ -30,6 +30,20 @@ def test_a_terminal_is_shown_it_and_a_file_is_not() -> None:
         with shown_live(Console(file=shown, force_terminal=is_terminal, width=100)) as watch:
             watch(Progress(1, 4, 1, 400, 2.0, ()))
         assert ("epoch 1 of 4" in shown.getvalue()) is is_terminal
+
+
+def test_each_epoch_that_ends_leaves_a_line() -> None:
+    line = "epoch 2 of 4: loss 0.25, learning rate 0.01, metric 0.95, 12 s\n"
+    for is_terminal in (True, False):
+        shown = io.StringIO()
+        with shown_live(Console(file=shown, force_terminal=is_terminal, width=40)) as watch:
+            watch(Progress(2, 4, 101, 400, 0.3, EPOCHS))  # taken up: the first was said before
+            watch(Progress(2, 4, 200, 400, 0.25, (*EPOCHS, Epoch(2, 0.25, 0.01, 0, 0.95, 12.0))))
+            watch(Progress(3, 4, 201, 400, 0.2, (*EPOCHS, Epoch(2, 0.25, 0.01, 0, 0.95, 12.0))))
+        assert shown.getvalue().count(line) == 1
+        assert "epoch 1 of 4: loss" not in shown.getvalue()
+        assert (shown.getvalue() == line) is not is_terminal
+    assert epoch_line(Epoch(1, 2.5, 0.1, 0, None, 3.0), 4) == "epoch 1 of 4: loss 2.5, learning rate 0.1, 3.0 s"
 
 
 def test_the_table() -> None:

@@ -148,6 +148,8 @@ def _train_sharded(rank: int) -> Any:
             output = model.eval()(x)
         with pytest.raises(ModelError, match="sharded"):
             subbyte.convert(model)
+        with pytest.raises(ModelError, match="sharded"):
+            subbyte.training.requantize(model, "w2a2", x)
         found.append((get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)), output))
     other = subbyte.prepare_qat(randomized(Deep()), "w4a4" if rank else "w4", x)
     with pytest.raises(ModelError, match="different quantizers"):

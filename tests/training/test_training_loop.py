@@ -139,15 +139,10 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "kept.pt"
     subbyte.train(_prepared(), _loader(), F.cross_entropy, checkpoint=file, **PLAN)
     other = PLAN | {"epochs": 5}
-    with pytest.raises(subbyte.CheckpointError, match=r"keeps another training .*epochs=4.*, not this one .*epochs=5"):
+    with pytest.raises(subbyte.CheckpointError, match="another training: epochs was 4 and is 5; steps was 16 and is"):
         subbyte.train(_prepared(), _loader(), F.cross_entropy, checkpoint=file, **other)
-    with pytest.raises(subbyte.CheckpointError, match="of the training of another model"):
+    with pytest.raises(subbyte.CheckpointError, match=r"another training: quantizer .* was .* and is not there"):
         subbyte.train(_prepared("w4"), _loader(), F.cross_entropy, checkpoint=file, **PLAN)
-    file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(subbyte.CheckpointError, match="keeps no training that can be taken up"):
-        subbyte.train(_prepared(), _loader(), F.cross_entropy, checkpoint=file, **PLAN)
-    with pytest.raises(subbyte.CheckpointError, match="cannot keep the training"):
-        subbyte.train(_prepared(), _loader(), F.cross_entropy, checkpoint=tmp_path / "no" / "kept.pt", **PLAN)
 
 
 @pytest.mark.parametrize(("higher_is_better", "chosen"), [(True, 3), (False, 4)])
@@ -201,9 +196,11 @@ def test_scheduled_gradients_are_told_of_progress() -> None:
 def test_progress_is_told_step_by_step() -> None:
     told: list[Progress] = []
     run_training(_prepared(), _loader(), F.cross_entropy, TrainingPlan(**PLAN), evaluate=_accuracy, watch=told.append)
-    assert [(each.epoch, each.step) for each in told] == [(1 + step // 4, step + 1) for step in range(16)]
+    steps = [(1 + step // 4, step + 1, step // 4) for step in range(16)]
+    ends = [(epoch, 4 * epoch, epoch) for epoch in range(1, 5)]
+    assert sorted((each.epoch, each.step, len(each.history)) for each in told) == sorted(steps + ends)
     assert {(each.epochs, each.steps) for each in told} == {(4, 16)}
-    assert [len(each.history) for each in told] == [step // 4 for step in range(16)]
+    assert told[4].history[-1].metric is not None  # after the first epoch
 
 
 def test_inputs_by_name_and_in_pairs() -> None:
@@ -273,8 +270,8 @@ class _Longer(list):
         ({"distill": "logits"}, subbyte.ConfigError, "a Distillation or a teacher"),
         ({"evaluate": lambda model: "good"}, subbyte.EvaluationError, "a metric is one number, not 'good'"),
         ({"keep": "best"}, subbyte.ConfigError, "needs a metric"),
-        ({"stages": STAGES, "data": None}, subbyte.ConfigError, "need calibration data"),
-        ({"reestimate_batch_norm": True, "data": None}, subbyte.ConfigError, "need calibration data"),
+        ({"stages": STAGES, "data": None}, subbyte.ConfigError, "stages: calibration data is needed"),
+        ({"reestimate_batch_norm": True, "data": None}, subbyte.ConfigError, "batch_norm: calibration data is needed"),
         ({"stages": [{"at": 0.5, "config": "w4a4444"}]}, subbyte.ConfigError, "w4a4444"),
         ({"stages": [{"at": 0.99, "config": "w4a4"}]}, subbyte.ConfigError, "begins after the last of 16 steps"),
         ({"seed": -1}, subbyte.ConfigError, "seed"),

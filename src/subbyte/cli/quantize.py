@@ -98,13 +98,14 @@ def told_of(recipe: RecipeFile[Any]) -> Iterator[None]:
     except TuningError as error:
         raise TuningError(f"{recipe.at('tune')}: {error}") from error
     except ConfigError as error:
-        raise ConfigError(f"{recipe.at('config')}: {error}") from error
-    except CheckpointError as error:  # of the folder of parts that are finished
-        raise CheckpointError(f"{recipe.at('resume')}: {str(error).removeprefix('resume: ')}") from error
+        raise ConfigError(recipe.said(str(error), "config")) from error
+    except CheckpointError as error:  # of the folder of parts that are finished, or of what is written
+        usual = "resume" if "resume" in recipe.tree else "output"
+        raise CheckpointError(recipe.said(str(error), usual)) from error
     except CalibrationError as error:
         raise CalibrationError(f"{recipe.at('data')}: {error}") from error
     except ModelError as error:
-        raise ModelError(f"{recipe.at('model')}: {error}") from error
+        raise ModelError(recipe.said(str(error), "model")) from error
 
 
 def _load_weights(model: nn.Module, path: Path, where: str) -> None:

@@ -32,10 +32,12 @@ class Recipe(BaseModel):
 
     Class attributes:
         parts: what has the fields of keys that hold mappings.
+        called: the keys of what the library calls otherwise in its messages.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     parts: ClassVar[Mapping[str, type[BaseModel]]] = {}
+    called: ClassVar[Mapping[str, str]] = {}
 
     model: StrictStr
     config: StrictStr | dict[str, Any]
@@ -97,6 +99,17 @@ class RecipeFile(Generic[Kind]):
     def at(self, key: str) -> str:
         """`FILE:LINE: key`, to begin messages with."""
         return f"{self.tree.at(key)}: {key}"
+
+    def said(self, message: str, usual: str) -> str:
+        """A message with the line of the key that it begins with, as in `seed: ...`; else of the one that is usual."""
+        begin, separator, rest = message.partition(": ")
+        key = self.values.called.get(begin, begin)
+        if separator and key in self.tree:
+            return f"{self.at(key)}: {rest}"
+        for name, part in self.values.parts.items():
+            if separator and begin in part.model_fields and name in self.tree:
+                return f"{self.tree[name].at(begin)}: {name}: {message}"
+        return f"{self.at(usual)}: {message}"
 
     def beside(self, name: str) -> Path:
         """A path of the recipe, relative to where the command runs."""

@@ -41,8 +41,9 @@ def _run(file: TrainRecipeFile) -> None:
     model.eval()
     with torch.no_grad():
         before = float(evaluate(model))
-    converted = convert(result.model)
-    save(converted, file.output)
+    with _told_of_training(file):
+        converted = convert(result.model)
+        save(converted, file.output)
     report = summary(converted)
     out().print(report)
     out().print(outcome_table(report, before, result))
@@ -53,6 +54,7 @@ def _run(file: TrainRecipeFile) -> None:
 def _trained(file: TrainRecipeFile, model: nn.Module, evaluate: Callable[[nn.Module], Any]) -> TrainingResult:
     recipe, values = file.recipe, file.recipe.values
     loss = _told(load_function(values.loss, recipe.folder, recipe.at("loss")), f"{recipe.at('loss')}: {values.loss}")
+    loss.__qualname__ = values.loss  # by which a training that is taken up knows it
     loader = load_data(values.loader, recipe.folder, recipe.at("loader"))
     distill = _distillation(file, model)
     data = data_of(recipe)
@@ -108,6 +110,6 @@ def _told_of_training(file: TrainRecipeFile) -> Iterator[None]:
     except UserCodeError:
         raise
     except TrainingError as error:
-        raise TrainingError(f"{recipe.at('train')}: {error}") from error
+        raise TrainingError(recipe.said(str(error), "train")) from error
     except EvaluationError as error:
         raise EvaluationError(f"{recipe.at('evaluate')}: {error}") from error

@@ -29,6 +29,7 @@ class TrainRecipe(Recipe):
     """
 
     parts: ClassVar[Mapping[str, type[BaseModel]]] = {"train": TrainingPlan, "training": TrainingRules}
+    called: ClassVar[Mapping[str, str]] = {"loss_fn": "loss", "distillation": "distill"}
 
     data: StrictStr
     loader: StrictStr

@@ -58,11 +58,20 @@ def reestimate_batch_norm(model: nn.Module, data: Any) -> None:
         norm.get_buffer("running_var").copy_(variance / calls)
 
 
+def has_statistics(model: nn.Module) -> bool:
+    """Whether a BatchNorm of the model has running statistics."""
+    return bool(_with_statistics(model))
+
+
 def _norms(model: nn.Module) -> list[_BatchNorm]:
-    found = [each for each in model.modules() if isinstance(each, _BatchNorm) and each.running_mean is not None]
+    found = _with_statistics(model)
     if not found:
         raise ModelError("the model has no BatchNorm with running statistics")
     return found
+
+
+def _with_statistics(model: nn.Module) -> list[_BatchNorm]:
+    return [each for each in model.modules() if isinstance(each, _BatchNorm) and each.running_mean is not None]
 
 
 def _add_moments(model: nn.Module, norms: list[_BatchNorm], batch: Batch, moments: dict[_BatchNorm, Moments]) -> None:

@@ -10,13 +10,16 @@ from torch import nn
 
 from subbyte.errors import ConfigError, EvaluationError, TrainingError
 from subbyte.training.batch_norm import reestimate_batch_norm
+from subbyte.training.beforehand import check_functions, check_model, check_plan, length_of, repeatable
 from subbyte.training.best import Best, better
 from subbyte.training.distillation import Distillation
+from subbyte.training.identity import identity_of
 from subbyte.training.plan import TrainingPlan
 from subbyte.training.random_state import seeded
 from subbyte.training.result import Epoch, Progress, TrainingResult
 from subbyte.training.resume import TrainingFile
 from subbyte.training.run import Loss, TrainingRun
+from subbyte.training.samplers import begin_epoch
 
 Evaluate = Callable[[nn.Module], Any]
 
@@ -38,15 +41,20 @@ def run_training(
     """What `subbyte.train` does, and whose arguments these are.
 
     Args:
-        watch: is told where the training is, after each step.
+        watch: is told where the training is, after each step and, with its metric, after each epoch.
         save: is given the model whenever it is, after an epoch, the one that would come back if that were the last.
     """
     if plan.keep == "best" and evaluate is None:
         raise ConfigError("keep='best' needs a metric to tell which is: give evaluate=...")
-    batches = _length(loader)
-    kept = None if checkpoint is None else TrainingFile(checkpoint, loader)
+    check_model(model)
+    check_functions(loss_fn, evaluate)
+    steps, data = length_of(loader) * plan.epochs, repeatable(data)
     with seeded(seed):
-        run = TrainingRun(model, plan, batches * plan.epochs, loss_fn, data, distill)
+        run = TrainingRun(model, plan, steps, loss_fn, data, distill)
+        check_plan(model, plan, steps, data)
+    identity = {} if checkpoint is None else identity_of(model, plan, steps, loss_fn, distill, seed)
+    kept = None if checkpoint is None else TrainingFile(checkpoint, loader, identity)
+    with seeded(seed):
         history, best = ([], None) if kept is None else kept.take_up(run)
         for number in range(len(history) + 1, plan.epochs + 1):
             try:
@@ -56,13 +64,19 @@ def run_training(
                     interrupt.add_note(f"epochs kept in {kept.path}: {len(history)}; the same call goes on there")
                 raise
             history.append(epoch)
+            watch(Progress(number, plan.epochs, run.step, run.steps, epoch.loss, tuple(history)))
             is_final = run.stage == len(plan.stages)  # at the last configuration
             if plan.keep == "best" and is_final and epoch.metric is not None:
                 best = better(best, model, number, epoch.metric, higher_is_better=plan.higher_is_better)
             if kept is not None:
                 kept.write(run, history, best)
-            if is_final and (best is None or best.epoch == number):
+            if is_final and (plan.keep == "last" or (best is not None and best.epoch == number)):
                 save(model)
+        if plan.keep == "best" and best is None:
+            raise EvaluationError(
+                "keep='best': the metric is NaN after every epoch at the last configuration, so none is the best; look "
+                "at evaluate and the loss"
+            )
         return _result(run, history, best, evaluate)
 
 
@@ -77,13 +91,14 @@ def _epoch(
     began, total, steps = time.monotonic(), 0.0, 0
     of_epoch = run.steps // run.plan.epochs
     run.begin_epoch()
+    begin_epoch(loader, number)
     for steps, batch in enumerate(loader, 1):
         if steps > of_epoch:
             break
         total += run.take_step(batch)
         watch(Progress(number, run.plan.epochs, run.step, run.steps, total / steps, tuple(history)))
     if steps != of_epoch:
-        raise TrainingError(f"the training data gave {steps} batches in epoch {number}, and has a length of {of_epoch}")
+        raise TrainingError(f"loader: it gave {steps} batches in epoch {number}, and has a length of {of_epoch}")
     metric = _metric(run.model, evaluate)
     return Epoch(number, total / steps, run.learning_rate, run.stage, metric, time.monotonic() - began)
 
@@ -113,21 +128,3 @@ def _metric(model: nn.Module, evaluate: Evaluate | None) -> float | None:
         return float(found)
     except (TypeError, ValueError):
         raise EvaluationError(f"evaluate: a metric is one number, not {found!r}") from None
-
-
-def _length(loader: Any) -> int:
-    """How many batches an epoch has.
-
-    Raises:
-        ConfigError: it has none, or does not know.
-    """
-    try:
-        count = len(loader)
-    except TypeError:
-        raise ConfigError(
-            f"training data: the length of an epoch must be known, and a {type(loader).__name__} has none; give a "
-            "DataLoader, or a list of batches"
-        ) from None
-    if not count:
-        raise ConfigError("training data: it is empty: give at least one batch (inputs, target)")
-    return count

@@ -68,12 +68,39 @@ def check_optimizer(asked: Any) -> None:
 
 
 def check_lr_schedule(asked: Any) -> None:
-    """Refuse what `lr_schedule_of` would.
+    """Refuse what `lr_schedule_of` would, and an option that fails in the first step.
 
     Raises:
         ConfigError: the same.
     """
-    lr_schedule_of(asked, optim.SGD([_nothing()], lr=0.1), steps=1000)
+    optimizer = optim.SGD([_nothing()], lr=0.1)
+    _take_steps(lr_schedule_of(asked, optimizer, steps=1000), optimizer, 1)
+
+
+def check_length(asked: Any, optimizer: Any, steps: int) -> None:
+    """Refuse a learning-rate schedule that fails on the way, as one does that is shorter than the training.
+
+    Args:
+        asked: the schedule, as for `lr_schedule_of`.
+        optimizer: as for `optimizer_of`.
+        steps: of the training.
+
+    Raises:
+        ConfigError: with what it says.
+    """
+    chosen = optimizer_of(optimizer, [_nothing()])
+    _take_steps(lr_schedule_of(asked, chosen, steps), chosen, steps)
+
+
+def _take_steps(schedule: LRScheduler, optimizer: optim.Optimizer, steps: int) -> None:
+    optimizer.step()  # schedules warn where none was taken before theirs
+    for step in range(1, steps + 1):
+        try:
+            schedule.step()
+        except Exception as error:  # options that are no numbers fail in whatever is computed with them
+            raise ConfigError(
+                f"lr_schedule: {type(schedule).__name__} fails in step {step} of {steps}: {error}"
+            ) from error
 
 
 def _nothing() -> nn.Parameter:

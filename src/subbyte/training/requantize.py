@@ -10,6 +10,7 @@ from torch import nn
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
 from subbyte.adaptor.pytorch.attach import weighted_parts
 from subbyte.adaptor.pytorch.batch import Batch, batches
+from subbyte.adaptor.pytorch.compiled import check_gathered
 from subbyte.adaptor.pytorch.computed_weights import Sample, computed_weights
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.quantizer import Quantizer
@@ -59,17 +60,18 @@ def _requantize(model: nn.Module, config: Any, kept: Sequence[Batch]) -> list[nn
     return list(_new_parameters(model, before))
 
 
-def check_requantize(model: nn.Module, config: Any) -> None:
-    """Refuse a configuration that `requantize` would, before time is spent.
+def check_requantize(model: nn.Module, config: Any) -> TuneConfig:
+    """Refuse a configuration that `requantize` would, before time is spent; returns what each op would get.
 
     Raises:
         SubbyteError: as for `requantize`.
     """
     asked, request, first_last = _wanted(model, config)
-    resolve(asked.capability, [op.info for op in state_of(model).graph if op.quantizable], request, first_last)
+    return resolve(asked.capability, [op.info for op in state_of(model).graph if op.quantizable], request, first_last)
 
 
 def _wanted(model: nn.Module, config: Any) -> tuple[Asked, Request, str | None]:
+    check_gathered(model)
     asked, request = Asked.of(model), for_training(as_request(config))
     return asked, request, None if isinstance(request, TuneConfig) else asked.first_last
 

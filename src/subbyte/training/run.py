@@ -1,6 +1,7 @@
 """A training in progress: the model, its optimizer, and what the plan has begun so far."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -9,7 +10,8 @@ from torch.utils._pytree import tree_map
 
 from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.state import is_quantized, state_of
-from subbyte.errors import CalibrationError, ConfigError, TrainingError
+from subbyte.adaptor.pytorch.tensors import tensors_in
+from subbyte.errors import CalibrationError, ConfigError, SubbyteError, TrainingError
 from subbyte.training.batch_norm import freeze_batch_norm
 from subbyte.training.distillation import Distillation
 from subbyte.training.monitor import RangeMonitor
@@ -43,11 +45,13 @@ class TrainingRun:
             model, plan, steps, loss_fn, data, distill,
         )  # fmt: skip
         for stage in plan.stages:
-            check_requantize(model, stage.config)
+            with _said_of_stages():
+                check_requantize(model, stage.config)
             if stage.at * steps > steps - 1:
                 raise ConfigError(f"stages: one at {stage.at} begins after the last of {steps} steps; begin it earlier")
         if data is None and (plan.stages or plan.reestimate_batch_norm):
-            raise ConfigError("stages and reestimate_batch_norm need calibration data: give data=...")
+            name = "stages" if plan.stages else "reestimate_batch_norm"
+            raise ConfigError(f"{name}: calibration data is needed: give data=...")
         self.step = self.stage = 0
         self.optimizer = optimizer_of(plan.optimizer, model.parameters())
         self.lr_schedule = None if plan.lr_schedule is None else lr_schedule_of(plan.lr_schedule, self.optimizer, steps)
@@ -70,6 +74,10 @@ class TrainingRun:
         self._begin_what_is_due()
         self.optimizer.zero_grad()
         loss = self._loss(inputs, target)
+        if not loss.requires_grad:
+            raise ConfigError(
+                "loss_fn: the loss has no gradient: compute it of the model's output, without detach() or no_grad()"
+            )
         if not bool(torch.isfinite(loss.detach())):
             self._check(loss.detach())  # before it makes every scale what it is itself
         loss.backward()
@@ -83,8 +91,16 @@ class TrainingRun:
         return float(loss.detach())
 
     def begin_stage(self) -> None:
-        """Give the model the next stage's configuration."""
-        new = requantize(self.model, self.plan.stages[self.stage].config, self.data)
+        """Give the model the next stage's configuration.
+
+        Raises:
+            TrainingError: nothing can be calibrated, since training has diverged.
+        """
+        try:
+            new = requantize(self.model, self.plan.stages[self.stage].config, self.data)
+        except SubbyteError as error:
+            self._blame_divergence(error)
+            raise
         # To the group that is there: a schedule of learning rates counts groups.
         self.optimizer.param_groups[0]["params"].extend(new)
         self.stage += 1
@@ -109,16 +125,42 @@ class TrainingRun:
             set_progress(self.model, self.step / max(self.steps - 1, 1))
 
     def _loss(self, inputs: Batch, target: Any) -> Tensor:
-        distilled: Tensor | float = 0.0
-        if self.distill is None:
-            output = self.model(*inputs.args, **inputs.kwargs)
-        else:
-            output, distilled = self.distill(self.model, *inputs.args, **inputs.kwargs)
+        output, distilled = self._output(inputs)
         loss = self.loss_fn(output, target)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ConfigError(f"loss_fn: a loss is a tensor of one value, not {shape}")
         return loss + distilled
+
+    def _output(self, inputs: Batch) -> tuple[Any, Tensor | float]:
+        try:
+            if self.distill is None:
+                return self.model(*inputs.args, **inputs.kwargs), 0.0
+            return self.distill(self.model, *inputs.args, **inputs.kwargs)
+        except (SubbyteError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # whatever the model's own code raises
+            shapes = [tuple(x.shape) for x in tensors_in((inputs.args, inputs.kwargs))]
+            who = "the model" if self.distill is None else "the model or its teacher"
+            raise ConfigError(
+                f"loader: {who} does not run on the batch of step {self.step + 1} (tensors of shapes {shapes}): "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _blame_divergence(self, error: SubbyteError) -> None:
+        """Calibration fails on any data where training went wrong before.
+
+        Raises:
+            TrainingError: it did.
+        """
+        departures = [] if self._monitor is None else self._monitor.departures
+        infinite = [name for name, weight in self.model.named_parameters() if not bool(torch.isfinite(weight).all())]
+        if departures or infinite:
+            story = str(departures[0]) if departures else f"{infinite[0]!r} is not finite"
+            raise TrainingError(
+                f"training diverged before the stage that begins after step {self.step}: {story}; lower the learning "
+                "rate, or clip gradients"
+            ) from error
 
     def watch(self) -> None:
         """Look after the scales that the model learns now, and its weights."""
@@ -137,12 +179,20 @@ class TrainingRun:
     def _placed(self, batch: Any) -> tuple[Batch, Any]:
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             found = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
-            raise ConfigError(f"training data: a batch is a pair (inputs, target), not {found}")
+            raise ConfigError(f"loader: a batch is a pair (inputs, target), not {found}")
         device = next(self.model.parameters()).device
         inputs, target = tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, tuple(batch))
         try:
             return Batch.of(inputs), target
         except CalibrationError:
             raise ConfigError(
-                f"training data: inputs are a tensor, a tuple or a dict of arguments, not {type(inputs).__name__}"
+                f"loader: inputs are a tensor, a tuple or a dict of arguments, not {type(inputs).__name__}"
             ) from None
+
+
+@contextmanager
+def _said_of_stages() -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"stages: {error}") from error

@@ -24,8 +24,19 @@ def check_whole(model: nn.Module) -> None:
                 f"{place} is TorchScript (torch.jit), which cannot be quantized; give the Python module that it was "
                 "made from"
             )
+    check_gathered(model)
+
+
+def check_gathered(model: nn.Module) -> None:
+    """Refuse a model of whose weights this process holds a part.
+
+    Raises:
+        ModelError: naming the first such module.
+    """
+    for name, module in model.named_modules():
         if hasattr(type(module), "unshard"):
             raise ModelError(
-                f"{place} is sharded (fully_shard), so that this process holds a part of it; gather its state_dict "
-                "(get_model_state_dict with full_state_dict), load it into a model that is not sharded, and give that"
+                f"{f'module {name!r}' if name else 'the model'} is sharded (fully_shard), so that this process holds a "
+                "part of it; gather its state_dict (get_model_state_dict with full_state_dict), load it into a model "
+                "that is not sharded, and give that"
             )

@@ -1,4 +1,4 @@
-"""What a training says while it runs: one line on standard error, where that is a terminal."""
+"""What a training says while it runs: a line for each epoch, and in a terminal one that follows the steps."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from subbyte.report.tuning.words import duration
-from subbyte.training import Progress
+from subbyte.training import Epoch, Progress
 
 _EVERY = 0.1  # seconds between two drawings
 
@@ -20,14 +20,15 @@ def shown_live(console: Console | None = None) -> Iterator[Callable[[Progress], 
     """Show a training while it runs.
 
     Args:
-        console: standard error, where left out; nothing is shown where it is no terminal.
+        console: standard error, where left out; the line of the steps is shown where it is a terminal.
 
     Yields:
         what is to be told of progress.
     """
     console = console or Console(stderr=True)
+    told = EpochLines(lambda text: console.print(Text(text), soft_wrap=True))
     if not console.is_terminal:
-        yield lambda progress: None
+        yield told.of
         return
     # Drawn when there is news alone: no thread runs beside the training, and what user code prints stays whole.
     with Live(
@@ -38,12 +39,42 @@ def shown_live(console: Console | None = None) -> Iterator[Callable[[Progress], 
 
         def watch(progress: Progress) -> None:
             nonlocal drawn
+            told.of(progress)  # above the line that is drawn anew
             text = line.of(progress)
             if time.monotonic() - drawn > _EVERY:
                 drawn = time.monotonic()
                 shown.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
         yield watch
+
+
+@dataclass
+class EpochLines:
+    """Says of each epoch that ends, once, what it was.
+
+    Args:
+        show: takes the line.
+    """
+
+    show: Callable[[str], None]
+    _said: int | None = None
+
+    def of(self, progress: Progress) -> None:
+        """Epochs of a training that is taken up were said before it was interrupted."""
+        if self._said is None:
+            self._said = len(progress.history)
+        for epoch in progress.history[self._said :]:
+            self.show(epoch_line(epoch, progress.epochs))
+        self._said = len(progress.history)
+
+
+def epoch_line(epoch: Epoch, epochs: int) -> str:
+    """Loss, learning rate, metric and time of an epoch."""
+    metric = "" if epoch.metric is None else f", metric {epoch.metric:.4g}"
+    return (
+        f"epoch {epoch.number} of {epochs}: loss {epoch.loss:.4g}, learning rate {epoch.learning_rate:.3g}{metric}, "
+        f"{duration(epoch.seconds)}"
+    )
 
 
 @dataclass
