@@ -382,3 +382,11 @@ def test_names_are_text_to_the_table() -> None:
     model = nn.Sequential()
     model.add_module("[/bold]", nn.Linear(4, 4))
     assert "[/bold]" in str(subbyte.summary(subbyte.quantize(model, "w4")))
+
+
+def test_a_model_in_training_has_no_sqnr_of_calibrated_inputs() -> None:
+    prepared = subbyte.prepare_qat(randomized(ResidualNet(6)), "w4a4", seeded((4, 3, 8, 8)))
+    for model in (prepared, subbyte.convert(prepared)):
+        rows = subbyte.summary(model).rows
+        assert all(row["activation_sqnr"] is None for row in rows)
+        assert any(row["weight_sqnr"] is not None for row in rows)

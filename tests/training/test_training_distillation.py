@@ -2,7 +2,10 @@
 
 import copy
 import os
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ import torch.nn.functional as F
 from networks_to_train import SharedNet
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import subbyte
 from networks import randomized, seeded
@@ -176,11 +180,143 @@ def test_a_student_in_distributed_data_parallel(tmp_path: Path) -> None:
         ({"logits": 0}, "one above 0"),
         ({"temperature": 0}, "temperature is above 0"),
         ({"pairs": {"a": "b"}}, "give blocks a weight"),
+        ({"logits": "1"}, "logits is a finite number, not '1'"),
+        ({"blocks": "two"}, "blocks is a finite number"),
+        ({"logits": float("nan")}, "logits is a finite number, not nan"),
+        ({"temperature": float("inf")}, "temperature is a finite number"),
+        ({"axis": 1.0}, "axis is a whole number"),
+        ({"pairs": ["a"], "blocks": 1}, "pairs are {'module of the student'"),
+        ({"pairs": {"a": 1}, "blocks": 1}, "pairs are {'module of the student'"),
+        ({"output": True}, "output is a key or an index"),
     ],
 )
 def test_numbers_without_a_meaning(fields: dict[str, object], message: str) -> None:
     with pytest.raises(subbyte.ConfigError, match=message):
         Distillation(Stages(), **fields)
+
+
+class Telling(nn.Module):
+    """A network that returns its logits among other things."""
+
+    def __init__(self, form: Any, seed: int = 0) -> None:
+        super().__init__()
+        self.network, self.form = randomized(Stages(), seed), form
+
+    def forward(self, x: Tensor) -> Any:
+        x = self.network.blocks(F.relu(self.network.first(x)))
+        return self.form(x, self.network.head(x.mean((2, 3))))
+
+
+class Named(NamedTuple):
+    features: Tensor
+    logits: Tensor
+
+
+@dataclass
+class Held:
+    loss: Tensor
+    logits: Tensor
+
+
+@pytest.mark.parametrize(
+    ("form", "output"),
+    [
+        (lambda f, y: {"features": f, "logits": y}, None),
+        (lambda f, y: {"loss": y.sum(), "logits": y}, None),
+        (Named, None),
+        (lambda f, y: Held(f.mean(), y), None),
+        (lambda f, y: (y, None), None),
+        (lambda f, y: [y.sum(), y, y.argmax(1)], None),
+        (lambda f, y: {"features": f, "classes": y}, "classes"),
+        (lambda f, y: Held(y, f), "loss"),
+        (lambda f, y: (f, y), 1),
+        (lambda f, y: (f, y), -1),
+    ],
+)
+def test_logits_are_found_among_other_outputs(form: Any, output: Any) -> None:
+    _, want = Distillation(Telling(lambda f, y: y, 3))(Telling(lambda f, y: y), X)
+    _, got = Distillation(Telling(form, 3), output=output)(Telling(form), X)
+    assert torch.equal(got, want)
+    assert want > 0
+
+
+@pytest.mark.parametrize(
+    ("form", "output", "message"),
+    [
+        (lambda f, y: (f, y), None, r"the student returns a tuple, where 2 tensors may be the logits.*output="),
+        (lambda f, y: {"features": f, "classes": y}, None, "a dict of classes, features, where 2 tensors"),
+        (lambda f, y: {}, None, "where 0 tensors may be"),
+        (lambda f, y: (f, y), 2, "a tuple, which has no output 2"),
+        (lambda f, y: (f, y), "logits", "a tuple, which has no output 'logits'"),
+        (lambda f, y: y, "logits", "a Tensor, which has no output 'logits'"),
+        (lambda f, y: {"logits": None, "x": y}, None, "output 'logits' of the student is no float tensor: NoneType"),
+    ],
+)
+def test_logits_that_have_to_be_named(form: Any, output: Any, message: str) -> None:
+    with pytest.raises(subbyte.ConfigError, match=message):
+        Distillation(Telling(form, 3), output=output)(Telling(form), X)
+
+
+def test_an_axis_that_logits_have_not() -> None:
+    with pytest.raises(subbyte.ConfigError, match=r"logits of shape \(6, 5\) have no axis 2"):
+        Distillation(Stages(), axis=2)(Stages(), X)
+
+
+class Pair(nn.Module):
+    def __init__(self, second: Any) -> None:
+        super().__init__()
+        self.layer, self.second = nn.Linear(4, 5), second
+
+    def forward(self, x: Tensor) -> Any:
+        return self.layer(x), self.second
+
+
+class Around(nn.Module):
+    """One block, run by a function."""
+
+    def __init__(self, second: Any = None, run: Any = None) -> None:
+        super().__init__()
+        self.block, self.run = Pair(second), run
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = (self.block(x) if self.run is None else self.run(self.block, x))[0]
+        return y
+
+
+def test_blocks_that_give_several_values() -> None:
+    x, pairs = seeded((6, 4)), {"block": "block"}
+    _, want = Distillation(randomized(Around()), logits=0, blocks=1, pairs={"block.layer": "block.layer"})(Around(), x)
+    assert want > 0
+    for second in (None, torch.arange(3)):
+        student = randomized(Around(second), 2)
+        _, got = Distillation(randomized(Around(second)), logits=0, blocks=1, pairs=pairs)(student, x)
+        _, same = Distillation(randomized(Around()), logits=0, blocks=1, pairs={"block.layer": "block.layer"})(
+            student, x
+        )
+        assert torch.equal(got, same)
+    with pytest.raises(subbyte.ConfigError, match="'block' gives a tuple with 2 float tensors"):
+        Distillation(Around(x), blocks=1, pairs=pairs)(Around(x), x)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning")
+def test_a_block_that_is_run_without_gradients() -> None:
+    x, pairs = seeded((6, 4)), {"block": "block"}
+    distillation = Distillation(Around(), blocks=1, pairs=pairs)
+    with pytest.raises(subbyte.ModelError, match=r"'block' gives has no gradient.*use_reentrant=False"):
+        distillation(Around(run=partial(checkpoint, use_reentrant=True)), x)
+    student = Around(run=partial(checkpoint, use_reentrant=False))
+    distillation(student, x)[1].backward()
+    assert student.block.layer.weight.grad is not None
+    frozen = Around()
+    frozen.block.requires_grad_(False)
+    assert not Distillation(Around(), logits=0, blocks=1, pairs=pairs)(frozen, x)[1].requires_grad
+
+
+def test_a_student_that_is_compiled_in_place() -> None:
+    student = Stages()
+    student.compile(backend="eager")
+    with pytest.raises(subbyte.ModelError, match=r"compiled.*distil logits alone"):
+        Distillation(Stages(), blocks=1)(student, X)
 
 
 def test_forms() -> None:

@@ -8,6 +8,7 @@ import torch
 
 from subbyte.errors import KernelError
 from subbyte.kernels.library import library
+from subbyte.kernels.once import differentiable_once
 
 # Kept: an operator lives as long as the object that defined it.
 _DEFINITIONS = torch.library.Library("subbyte", "FRAGMENT")
@@ -88,13 +89,14 @@ def define_differentiable(
     Args:
         schema, implementation, shape: as for `define`.
         setup_context: (ctx, inputs, output): keeps what `backward` needs.
-        backward: from ctx and the gradients of the results to those of the arguments.
+        backward: from ctx and the gradients of the results to those of the arguments, which have none themselves.
     """
     name = schema.partition("(")[0]
     _DEFINITIONS.define(schema)
     _DEFINITIONS.impl(name, _named(name, implementation), "CompositeExplicitAutograd")
     torch.library.register_fake(f"subbyte::{name}", shape, lib=_DEFINITIONS)
-    torch.library.register_autograd(f"subbyte::{name}", backward, setup_context=setup_context, lib=_DEFINITIONS)
+    once = differentiable_once(backward)
+    torch.library.register_autograd(f"subbyte::{name}", once, setup_context=setup_context, lib=_DEFINITIONS)
 
 
 def _named(name: str, implementation: Callable[..., Any]) -> Callable[..., Any]:

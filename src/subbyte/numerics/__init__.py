@@ -2,6 +2,7 @@
 
 from subbyte.numerics.blocks import block_axis, expand, scale_shape, to_blocks
 from subbyte.numerics.definition import is_same_definition
+from subbyte.numerics.gradient_way import wants_gradient, with_gradient_way
 from subbyte.numerics.integer_first import EXACT_IN_FP32, accumulator, as_dtype, rescale, without_autocast
 from subbyte.numerics.learned import Learned, learned_fake_quantize, learned_sum
 from subbyte.numerics.neighbours import neighbours
@@ -62,4 +63,6 @@ __all__ = [
     "stored_scale",
     "to_blocks",
     "unpack",
+    "wants_gradient",
+    "with_gradient_way",
 ]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from subbyte.errors import ConfigError
 from subbyte.kernels import quantize as kernels
+from subbyte.kernels.once import differentiable_once
 from subbyte.kernels.operator import is_native
 from subbyte.numerics.integer_first import as_dtype
 from subbyte.numerics.rectify import is_rectified, note_masked
@@ -120,6 +121,7 @@ class _Learned(torch.autograd.Function):
         return kernels.affine_fake_quantize(x, scale, code, *grid)
 
     @staticmethod
+    @differentiable_once
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         return *ctx.way.back(gradients[0], *ctx.saved_tensors), None, None
 
@@ -136,6 +138,7 @@ class _LearnedSum(torch.autograd.Function):
         return kernels.affine_fake_quantize_sum(x, scale, code, grid, (y, y_scale, y_code, y_grid))
 
     @staticmethod
+    @differentiable_once
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         tensors, (first, second) = ctx.saved_tensors, ctx.ways
         return None, *first.back(gradients[0], *tensors[:3]), *second.back(gradients[0], *tensors[3:])

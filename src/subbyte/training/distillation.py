@@ -1,5 +1,6 @@
 """Distillation: the quantized network learns from a float one beside the labels."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 from subbyte.adaptor.pytorch.modes import evaluating
 from subbyte.adaptor.pytorch.modules import WeightedHandler, handler_of
 from subbyte.adaptor.pytorch.prepared.blocks import find_blocks
-from subbyte.adaptor.pytorch.tensors import tensors_in
 from subbyte.errors import ConfigError, ModelError, listing, nearest
+from subbyte.training.logits import check_output, logits_of, only_tensor
 
 TERMS = ("logits", "blocks")
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
@@ -40,9 +41,11 @@ class Distillation:
         axis: of the logits that classes lie along.
         pairs: whose outputs are compared: modules of the student, and which of the teacher each goes with. Left out,
             the blocks (the largest parts with at most eight weighted ops) of a teacher that has the same ones.
+        output: the key or the index of the logits in what student and teacher return. Left out: the tensor that they
+            return, what is named `logits`, or the one float tensor of two axes or more.
 
     Raises:
-        ConfigError: a number is out of its range, or both terms are left out.
+        ConfigError: a value of the wrong type, a number out of its range, or both terms are left out.
         ModelError: the teacher is no module.
     """
 
@@ -52,10 +55,16 @@ class Distillation:
     temperature: float = 4.0
     axis: int = -1
     pairs: Mapping[str, str] | None = None
+    output: str | int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.teacher, nn.Module):
             raise ModelError(f"distillation: the teacher is a torch.nn.Module, not a {type(self.teacher).__name__}")
+        for name in ("logits", "blocks", "temperature"):
+            _check_number(name, getattr(self, name))
+        if not isinstance(self.axis, int) or isinstance(self.axis, bool):
+            raise ConfigError(f"distillation: axis is a whole number, not {self.axis!r}")
+        check_output(self.output)
         if min(self.logits, self.blocks) < 0 or self.logits + self.blocks <= 0:
             raise ConfigError(
                 f"distillation: logits and blocks are weights of 0 or more, one above 0; "
@@ -63,6 +72,10 @@ class Distillation:
             )
         if not self.temperature > 0:
             raise ConfigError(f"distillation: temperature is above 0, not {self.temperature!r}")
+        if self.pairs is not None and not _is_names(self.pairs):
+            raise ConfigError(
+                "distillation: pairs are {'module of the student': 'module of the teacher'}, not " + repr(self.pairs)
+            )
         if self.pairs is not None and not (self.blocks and self.pairs):
             raise ConfigError(
                 "distillation: pairs name modules whose outputs are compared; give blocks a weight above 0"
@@ -99,6 +112,7 @@ class Distillation:
             the student's output, and what to add to its loss, [] in fp32.
 
         Raises:
+            ConfigError: which output the logits are has to be said, or what was said is not there.
             ModelError: student and teacher do not fit each other.
         """
         student = model.module if isinstance(model, _WRAPPERS) else model
@@ -109,13 +123,20 @@ class Distillation:
             wanted = self.teacher(*args, **kwargs)
         terms = []
         if self.logits:
-            terms.append(self.logits * self._of_logits(_first(output), _first(wanted)))
+            terms.append(
+                self.logits * self._of_logits(self._logits(output, "student"), self._logits(wanted, "teacher"))
+            )
         if self.blocks:
             each = [
                 of_blocks(f"{own!r} and {other!r}", of_student[own], of_teacher[other]) for own, other in pairs.items()
             ]
+            if torch.is_grad_enabled():
+                _check_learns(student, dict(zip(pairs, each, strict=True)))
             terms.append(self.blocks * torch.stack(each).mean())
         return output, torch.stack(terms).sum()
+
+    def _logits(self, output: Any, whose: str) -> Tensor:
+        return logits_of(output, self.output, whose)
 
     def _of_logits(self, student: Tensor, teacher: Tensor) -> Tensor:
         if student.shape != teacher.shape:
@@ -123,6 +144,8 @@ class Distillation:
                 f"distillation: the student gives logits of shape {tuple(student.shape)} and the teacher of "
                 f"{tuple(teacher.shape)}; both must be for the same classes"
             )
+        if not -student.ndim <= self.axis < student.ndim:
+            raise ConfigError(f"distillation: logits of shape {tuple(student.shape)} have no axis {self.axis}")
         ours, theirs = (
             (each.float() / self.temperature).log_softmax(self.axis).movedim(self.axis, -1).flatten(0, -2)
             for each in (student, teacher)
@@ -130,7 +153,7 @@ class Distillation:
         return self.temperature**2 * F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
 
     def _pairs(self, student: nn.Module) -> Mapping[str, str]:
-        if "_orig_mod" in student._modules:
+        if "_orig_mod" in student._modules or student._compiled_call_impl is not None:
             raise ModelError(
                 "distillation: the student is compiled (torch.compile), where outputs of blocks are not seen; distil "
                 "logits alone, or train it uncompiled"
@@ -166,7 +189,7 @@ def outputs_of(model: nn.Module, names: list[str]) -> Iterator[dict[str, list[Te
     found: dict[str, list[Tensor]] = {name: [] for name in names}
 
     def seeing(name: str) -> Any:
-        return lambda module, args, output: found[name].append(_first(output))
+        return lambda module, args, output: found[name].append(only_tensor(output, name))
 
     handles = [model.get_submodule(name).register_forward_hook(seeing(name)) for name in found]
     try:
@@ -198,8 +221,29 @@ def of_blocks(where: str, student: list[Tensor], teacher: list[Tensor]) -> Tenso
     return torch.stack(terms).mean()
 
 
-def _first(output: Any) -> Tensor:
-    return tensors_in(output)[0]
+def _check_learns(student: nn.Module, terms: Mapping[str, Tensor]) -> None:
+    """Refuse a block that is to learn and whose output has no gradient.
+
+    Raises:
+        ModelError: such a one.
+    """
+    for name, term in terms.items():
+        block = student.get_submodule(name)
+        if block.training and not term.requires_grad and any(each.requires_grad for each in block.parameters()):
+            raise ModelError(
+                f"distillation: what {name!r} gives has no gradient, so that nothing would be learned of it: it is run "
+                "without gradients, as in torch.utils.checkpoint with use_reentrant=True (take use_reentrant=False), "
+                "or detached"
+            )
+
+
+def _check_number(name: str, value: Any) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise ConfigError(f"distillation: {name} is a finite number, not {value!r}")
+
+
+def _is_names(pairs: Any) -> bool:
+    return isinstance(pairs, Mapping) and all(isinstance(name, str) for pair in pairs.items() for name in pair)
 
 
 def distillation_of(asked: Any) -> Distillation | None:

@@ -58,6 +58,7 @@ def train_by(model: nn.Module, rules: TrainingRules, sample: Sample) -> None:
     rules.check_names([each.op for each in found])
     _start(model, found, rules.start, sample)
     state_of(model).run.trained = True
+    state_of(model).activation_sqnr.clear()  # of other scales, and of weights that will change
     warn_of_lost_signs(model, {each.op: each.quantizer for each in found if each.slot == "activation"})
     for each in found:
         each.quantizer.gradient = each.gradient

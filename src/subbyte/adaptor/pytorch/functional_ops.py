@@ -12,7 +12,7 @@ from subbyte.adaptor.pytorch.functional_op import Function, FunctionalOp, writes
 from subbyte.adaptor.pytorch.inputs import Slots, quantized, quantized_scores, quantized_sum, snapped
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.capability import register_op_type
-from subbyte.numerics import accumulator, rescale, without_autocast
+from subbyte.numerics import accumulator, rescale, wants_gradient, with_gradient_way, without_autocast
 
 
 class Elementwise(FunctionalOp):
@@ -162,6 +162,14 @@ def product(a: Tensor, b: Tensor, a_quantizer: InputQuantizer | None, b_quantize
     """`a @ b` of quantized inputs: an exact sum, then one multiply."""
     if a_quantizer is None or b_quantizer is None or not a_quantizer.run.quantizes or a_quantizer.training:
         return quantized(a, a_quantizer) @ quantized(b, b_quantizer)
+    if not (wants_gradient(a) or wants_gradient(b)):
+        return _exact_product(a, b, a_quantizer, b_quantizer)
+    with torch.no_grad():
+        value = _exact_product(a, b, a_quantizer, b_quantizer)
+    return with_gradient_way(value, quantized(a, a_quantizer) @ quantized(b, b_quantizer))
+
+
+def _exact_product(a: Tensor, b: Tensor, a_quantizer: InputQuantizer, b_quantizer: InputQuantizer) -> Tensor:
     a_grid, a_scale = snapped(a, a_quantizer)
     b_grid, b_scale = snapped(b, b_quantizer)
     assert a_scale is not None

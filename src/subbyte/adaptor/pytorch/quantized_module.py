@@ -24,7 +24,7 @@ from subbyte.adaptor.pytorch.weight import (
     folded,
     folds_first,
 )
-from subbyte.numerics import accumulator, as_dtype, rescale, without_autocast
+from subbyte.numerics import accumulator, as_dtype, rescale, wants_gradient, with_gradient_way, without_autocast
 from subbyte.spec import OpConfig, TensorSpec
 
 
@@ -95,6 +95,15 @@ class WeightedModule(KeepsFormat, QuantizedModule):
         if self.awaits_norm:
             awaited.expect(self.input_quantizers.run, self.op_name)
         operand = self.operand()
+        if quantizer is None or not wants_gradient(x):
+            return self.exact_value(x, quantizer, operand, *extra)
+        with torch.no_grad():
+            value = self.exact_value(x, quantizer, operand, *extra)
+        # Back as in training, though the op itself, in eval(), learns nothing.
+        return with_gradient_way(value, self.on_float_input(quantized(x, quantizer), operand, *extra))
+
+    def exact_value(self, x: Tensor, quantizer: InputQuantizer | None, operand: WeightOperand, *extra: Any) -> Tensor:
+        """The result, in x's dtype; of a quantized input without a gradient."""
         grid, scale = snapped(x, quantizer)
         if quantizer is None or scale is None:
             return self.on_float_input(x, operand, *extra)

@@ -15,7 +15,18 @@ from subbyte.errors import CalibrationError, ConfigError, TrainingError, UnseenO
 from subbyte.kernels.operator import runs_native
 from subbyte.kernels.quantize import affine_fake_quantize
 from subbyte.kernels.quantize import affine_snap as native_snap
-from subbyte.numerics import Affine, Learned, Loss, Scheme, affine_snap, as_dtype, fake_quantize, scheme_of
+from subbyte.numerics import (
+    Affine,
+    Learned,
+    Loss,
+    Scheme,
+    affine_snap,
+    as_dtype,
+    fake_quantize,
+    scheme_of,
+    wants_gradient,
+    with_gradient_way,
+)
 from subbyte.spec import QuantParams, TensorSpec
 
 
@@ -164,9 +175,20 @@ class Quantizer(KeepsFormat, LearnsParams):
         return scale, self.current_zero_point(), buffers["quant_min"], buffers["quant_max"]
 
     def forward(self, x: Tensor) -> Tensor:
-        """The value that x is quantized to, in x's dtype; in training by the rule that is set."""
+        """The value that x is quantized to, in x's dtype; in training by the rule that is set.
+
+        In eval() a gradient that is asked for goes back as in training.
+        """
         if self.training:
             return self.fake(x)
+        if wants_gradient(x):
+            with torch.no_grad():
+                value = self.nearest(x)
+            return with_gradient_way(value, self.fake(x))
+        return self.nearest(x)
+
+    def nearest(self, x: Tensor) -> Tensor:
+        """What x is quantized to in eval(), in x's dtype, without a gradient."""
         if self.is_plain and runs_native(x):
             scale, zero_point, low, high = self._plain()
             try:
@@ -336,12 +358,13 @@ class DynamicQuantizer(Quantizer):
         """Scale and zero point of this one tensor."""
         return params_of_tensor(x, self.spec)
 
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            params = self.params_for(x.detach().float())
-            if self.gradient is None:
-                return fake_quantize(x, params, self.spec)
-            return self.by_gradient(self.gradient, x, params, x.numel())
+    def fake(self, x: Tensor) -> Tensor:
+        params = self.params_for(x.detach().float())
+        if self.gradient is None:
+            return fake_quantize(x, params, self.spec)
+        return self.by_gradient(self.gradient, x, params, x.numel())
+
+    def nearest(self, x: Tensor) -> Tensor:
         grid, scale = self.snap(x)
         return as_dtype(grid.mul_(scale), x.dtype)
 
