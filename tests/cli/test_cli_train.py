@@ -74,7 +74,7 @@ RECIPE = {
     "model": "zoo.py:net", "data": "zoo.py:data", "loader": "zoo.py:loader",
     "loss": "torch.nn.functional:cross_entropy", "evaluate": "zoo.py:accuracy", "config": "w4a4",
     "first_last": "int8", "output": "out.safetensors",
-    "train": "{epochs: 2, optimizer: {AdamW: {lr: 0.01}}, lr_schedule: CosineAnnealingLR, reestimate_batch_norm: true}",
+    "train": "{epochs: 2, optimizer: {AdamW: {lr: .003}}, lr_schedule: CosineAnnealingLR, reestimate_batch_norm: true}",
 }  # fmt: skip
 
 

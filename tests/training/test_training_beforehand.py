@@ -111,14 +111,15 @@ def test_data_is_looked_at_without_a_trace() -> None:
 
 
 def test_divergence_is_not_blamed_on_the_data() -> None:
-    model = subbyte.prepare_qat(_plain(), "w8a8", X)
-    scale = model[0].weight_quantizer.scale
+    layers = nn.Linear(X[0].numel(), 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 5)
+    model = subbyte.prepare_qat(randomized(nn.Sequential(nn.Flatten(), *layers)), "w8a8", X)
+    turned: list[Tensor] = []
 
     def turn(_: Tensor) -> None:
-        scale.data.mul_(1e6)
-        model[0].weight.data.mul_(float("inf"))
+        for each in () if turned else (model[1], model[3]):  # finite, which what comes of them is not
+            turned.extend((each.weight.data.mul_(1e25), each.weight_quantizer.scale.data.mul_(1e25)))
 
-    model[0].bias.register_post_accumulate_grad_hook(turn)
+    model[1].bias.register_post_accumulate_grad_hook(turn)
     message = "training diverged before the stage that begins after step 1: the scale of .* left its range in step 1"
     with pytest.raises(subbyte.TrainingError, match=message):
         _train(model, stages=[{"at": 0.1, "config": "w4a4"}], optimizer={"SGD": {"lr": 0.0}})

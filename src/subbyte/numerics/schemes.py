@@ -166,11 +166,16 @@ class Codebook(Scheme):
 
     def snap(self, x: Tensor, params: QuantParams, spec: TensorSpec) -> Tensor:
         values, _, boundaries = _table(spec.dtype.values or (), x.device)
-        if len(boundaries) == 1:
-            lower = x / self.scale(params, x.shape, spec) < boundaries[0]  # a NaN is upper, as in every table
-            # Products, not `where`: that guesses each branch, and signs are hard to guess (five times the time).
-            return lower * values[0] + ~lower * values[1]
-        return values[self._rank(x, params, spec, boundaries)]
+        if len(values) > _FEW:
+            return values[self._rank(x, params, spec, boundaries)]
+        steps = x / self.scale(params, x.shape, spec)
+        below: list[Tensor] = [steps < boundary for boundary in boundaries]  # a NaN is the last value, as in every table
+        # Products, not `where`: that guesses each branch, and signs are hard to guess (five times the time).
+        snapped = below[0] * values[0]
+        for left, right, value in zip(below, below[1:], values[1:], strict=False):
+            snapped += (right & ~left) * value
+        snapped += ~below[-1] * values[-1]
+        return snapped
 
     def _rank(self, x: Tensor, params: QuantParams, spec: TensorSpec, boundaries: Tensor) -> Tensor:
         return torch.bucketize((x / self.scale(params, x.shape, spec)).contiguous(), boundaries, right=True)
@@ -277,6 +282,8 @@ def _zero_point(params: QuantParams) -> Tensor:
         raise ConfigError("an affine scheme needs a zero point; give QuantParams(scale, zero_point)")
     return params.zero_point
 
+
+_FEW = 4  # values of a table: its intervals are then looked at one by one
 
 _SCHEMES: dict[str, Scheme] = {"sym": Symmetric(), "asym": Asymmetric()}
 _CODEBOOK = Codebook()

@@ -14,11 +14,10 @@ from subbyte.adaptor.pytorch.state import QuantizationState, state_of
 from subbyte.adaptor.pytorch.weight import weight_to_quantize
 from subbyte.calibration import calibrate_tensor
 from subbyte.errors import ConfigError
-from subbyte.spec import QuantParams
 from subbyte.training.gradient import Gradient
 from subbyte.training.lost_signs import warn_of_lost_signs
 from subbyte.training.rules import Slot, TrainingRules
-from subbyte.training.start import observed_params
+from subbyte.training.start import observed_params, untrained_norms
 
 
 @dataclass(frozen=True)
@@ -94,15 +93,20 @@ def _of_input(rules: TrainingRules, op: str, quantizer: Any) -> Gradient:
 
 def _start(model: nn.Module, found: Sequence[Trained], algorithm: str | None, sample: Sample) -> None:
     """Write the scales and zero points that learning begins with."""
-    learning = [each for each in found if each.gradient.learns and algorithm is not None]
-    inputs = [each.quantizer for each in learning if isinstance(each.quantizer, ActivationQuantizer)]
-    better: dict[Quantizer, QuantParams] = {}
-    if inputs and sample.batches:
-        better |= observed_params(model, inputs, sample, algorithm or "")
-    for each in learning:
-        if each.weight is not None:
-            spec = replace(each.quantizer.spec, algorithm=algorithm or "")
-            better[each.quantizer] = calibrate_tensor(each.gradient.reparametrized(each.weight), spec)
+    specs = {
+        each.quantizer: replace(each.quantizer.spec, algorithm=algorithm)
+        for each in found
+        if each.gradient.learns and algorithm is not None
+    }
+    inputs = {quantizer: spec for quantizer, spec in specs.items() if isinstance(quantizer, ActivationQuantizer)}
+    if untrained_norms(model):
+        others = (each.quantizer for each in found if isinstance(each.quantizer, ActivationQuantizer))
+        inputs = {quantizer: quantizer.spec for quantizer in others} | inputs
+    better = observed_params(model, inputs, sample) if inputs and sample.batches else {}
+    for each in found:
+        if each.weight is not None and each.quantizer in specs:
+            weight = each.gradient.reparametrized(each.weight)
+            better[each.quantizer] = calibrate_tensor(weight, specs[each.quantizer])
     for each in found:
         begun = each.gradient.start(better.get(each.quantizer, each.quantizer.params), each.quantizer.spec)
         if begun is not each.quantizer.params:

@@ -1,41 +1,51 @@
 """The scales that learning begins with."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from subbyte.adaptor.pytorch.computed_weights import Sample, standing_in
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer, Quantizer
 from subbyte.adaptor.pytorch.state import state_of
 from subbyte.adaptor.pytorch.unchanged import unchanged
 from subbyte.calibration import algorithm_of, calibrate_statistics
-from subbyte.spec import QuantParams
+from subbyte.spec import QuantParams, TensorSpec
+
+
+def untrained_norms(model: nn.Module) -> list[nn.Module]:
+    """The BatchNorms whose running statistics are those that they were made with."""
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+    return [norm for norm in norms if norm.num_batches_tracked is not None and not int(norm.num_batches_tracked)]
 
 
 def observed_params(
-    model: nn.Module, quantizers: Sequence[ActivationQuantizer], sample: Sample, algorithm: str
+    model: nn.Module, specs: Mapping[ActivationQuantizer, TensorSpec], sample: Sample
 ) -> dict[Quantizer, QuantParams]:
-    """What an algorithm finds for quantizers of activations, which themselves stay as they are.
+    """What is found for quantizers of activations, which themselves stay as they are.
+
+    BatchNorms whose running statistics no batch has touched yet use those of each batch, as they will in training: with
+    the statistics that they were made with activations are of quite another size.
 
     Args:
         model: prepared; left as it was.
-        quantizers: of it, calibrated by whatever algorithm.
+        specs: of quantizers of it, each with the algorithm to find its range by.
         sample: the calibration data, and the weights that it meets.
-        algorithm: by name.
 
     Raises:
         ConfigError: the algorithm has no meaning for the type of one.
     """
     run = state_of(model).run
-    specs = {quantizer: replace(quantizer.spec, algorithm=algorithm) for quantizer in quantizers}
-    kept = {quantizer: quantizer.statistics for quantizer in quantizers}
+    kept = {quantizer: quantizer.statistics for quantizer in specs}
+    norms = untrained_norms(model)
     for quantizer, spec in specs.items():
         quantizer.statistics = algorithm_of(spec).statistics(spec)
     phase, run.phase = run.phase, "observe"
     try:
         for batch in sample.batches:
             with unchanged(model), standing_in(sample.weights):
+                for norm in norms if batch.samples > 1 else ():
+                    norm.train()
                 batch.copied().run(model)
         return {
             quantizer: calibrate_statistics(quantizer.statistics, spec, quantizer.observed_shape)
