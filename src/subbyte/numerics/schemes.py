@@ -169,7 +169,8 @@ class Codebook(Scheme):
         if len(values) > _FEW:
             return values[self._rank(x, params, spec, boundaries)]
         steps = x / self.scale(params, x.shape, spec)
-        below: list[Tensor] = [steps < boundary for boundary in boundaries]  # a NaN is the last value, as in every table
+        # A NaN is the last value, as in every table.
+        below: list[Tensor] = [steps < boundary for boundary in boundaries]
         # Products, not `where`: that guesses each branch, and signs are hard to guess (five times the time).
         snapped = below[0] * values[0]
         for left, right, value in zip(below, below[1:], values[1:], strict=False):
