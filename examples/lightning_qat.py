@@ -69,7 +69,9 @@ class Classifier(lightning.LightningModule):
         return F.cross_entropy(self.model(images), labels)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=3e-3)
+        optimizer = torch.optim.Adam(self.parameters(), lr=3e-3)
+        subbyte.training.RelativeSteps(optimizer, self.model)
+        return optimizer
 
 
 def network() -> nn.Module:

@@ -21,7 +21,7 @@ TOKENS, LENGTH = 8, 16
 
 
 class QuantizationAware(TrainerCallback):
-    """Stops the run, with a message that names the scale, when one leaves its range for good.
+    """Steps of scales in proportion to them; stops the run, with a message that names it, when one leaves its range.
 
     Args:
         model: made by `prepare_qat`.
@@ -30,6 +30,9 @@ class QuantizationAware(TrainerCallback):
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
         self.monitor = subbyte.training.RangeMonitor(model)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        subbyte.training.RelativeSteps(others["optimizer"].optimizer, self.model)  # the one that Accelerate wraps
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         if subbyte.training.follows_progress(self.model):

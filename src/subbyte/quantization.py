@@ -181,7 +181,8 @@ def train(
 ) -> TrainingResult:
     """Train a model, quantized or float; a loop of one's own serves as well.
 
-    The scales that are learned are watched, and gradients that are scheduled are told of progress. Standard error has a
+    The scales that are learned are watched, and take steps in proportion to them where the optimizer's have a size of
+    their own (`training.RelativeSteps`); gradients that are scheduled are told of progress. Standard error has a
     line for each epoch, and in a terminal one that says how far it is.
 
     Args:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import subbyte
 from networks import randomized, seeded
-from subbyte.training import Progress, TrainingPlan, run_training, set_progress
+from subbyte.training import Progress, RelativeSteps, TrainingPlan, run_training, set_progress
 
 X, Y = seeded((32, 4, 6, 6)), torch.arange(32) % 5
 STAGES = [{"at": 0.3, "config": "w4a4"}, {"at": 0.6, "config": "w2a2"}]
@@ -45,6 +45,7 @@ def test_it_takes_the_steps_that_a_loop_by_hand_takes() -> None:
     batches = [(X[:8], Y[:8]), (X[8:16], Y[8:16])]
     model, by_hand = _prepared(), _prepared()
     optimizer = torch.optim.Adam(by_hand.parameters(), lr=1e-2)
+    RelativeSteps(optimizer, by_hand)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 6)
     by_hand.train()
     losses = []

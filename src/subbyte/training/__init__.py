@@ -12,6 +12,7 @@ from subbyte.training.plan import Stage, TrainingPlan
 from subbyte.training.prepare import train_by
 from subbyte.training.progress import follows_progress, set_progress
 from subbyte.training.registry import as_gradient, register_gradient, registered_gradients
+from subbyte.training.relative_steps import RelativeSteps
 from subbyte.training.replicated_ranges import replicate_ranges
 from subbyte.training.requantize import requantize
 from subbyte.training.result import Epoch, Progress, TrainingResult
@@ -28,6 +29,7 @@ __all__ = [
     "Point",
     "Progress",
     "RangeMonitor",
+    "RelativeSteps",
     "Slopes",
     "Stage",
     "TrainingPlan",

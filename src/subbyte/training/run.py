@@ -18,6 +18,7 @@ from subbyte.training.monitor import RangeMonitor
 from subbyte.training.optimizers import lr_schedule_of, optimizer_of
 from subbyte.training.plan import TrainingPlan
 from subbyte.training.progress import follows_progress, set_progress
+from subbyte.training.relative_steps import OF_THEIR_OWN_SIZE, RelativeSteps
 from subbyte.training.requantize import check_requantize, requantize
 
 Loss = Callable[[Any, Any], Tensor]
@@ -53,6 +54,7 @@ class TrainingRun:
             name = "stages" if plan.stages else "reestimate_batch_norm"
             raise ConfigError(f"{name}: calibration data is needed: give data=...")
         self.step = self.stage = 0
+        self._relative_steps: RelativeSteps | None = None
         self.optimizer = optimizer_of(plan.optimizer, model.parameters())
         self.lr_schedule = None if plan.lr_schedule is None else lr_schedule_of(plan.lr_schedule, self.optimizer, steps)
         self.watch()
@@ -163,9 +165,13 @@ class TrainingRun:
             ) from error
 
     def watch(self) -> None:
-        """Look after the scales that the model learns now, and its weights."""
+        """Look after the scales that the model learns now, their steps, and its weights."""
         is_trained = is_quantized(self.model) and state_of(self.model).run.trained
         self._monitor = RangeMonitor(self.model, self.step) if is_trained else None
+        if self._relative_steps is not None:
+            self._relative_steps.remove()
+        if is_trained and isinstance(self.optimizer, OF_THEIR_OWN_SIZE):
+            self._relative_steps = RelativeSteps(self.optimizer, self.model)
         self._scheduled = is_quantized(self.model) and follows_progress(self.model)
 
     def _check(self, loss: Tensor) -> None:

@@ -1,0 +1,99 @@
+"""Learned scales under optimizers whose steps have a size of their own."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from networks_to_train import SharedNet
+from torch import nn
+
+import subbyte
+from networks import randomized, seeded
+from subbyte.training import RelativeSteps, requantize
+
+X, TARGET = seeded((16, 4, 6, 6)), torch.arange(16) % 5
+
+
+def _prepared(config: str = "w4a4") -> nn.Module:
+    return subbyte.prepare_qat(randomized(SharedNet()), config, X, first_last="int8").train()
+
+
+def _step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    F.cross_entropy(model(X), TARGET).backward()
+    optimizer.step()
+
+
+def test_a_scale_moves_in_proportion_and_all_else_as_ever() -> None:
+    model = _prepared()
+    plain = copy.deepcopy(model)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    ours, theirs = (torch.optim.Adam(each.parameters(), lr=0.01) for each in (model, plain))
+    RelativeSteps(ours, model)
+    _step(model, ours)
+    _step(plain, theirs)
+    expected = plain.state_dict()
+    for name, parameter in model.named_parameters():
+        own = expected[name] - before[name]
+        wanted = before[name] + before[name].abs() * own if name.endswith("scale") else expected[name]
+        torch.testing.assert_close(parameter.detach(), wanted, rtol=1e-6, atol=0.0)
+    own, ours = expected["conv1.weight_quantizer.scale"], model.conv1.weight_quantizer.scale.detach()
+    assert float(own.min()) < 0.0 < float(ours.min())
+
+
+def test_it_can_be_taken_off() -> None:
+    model = _prepared()
+    plain = copy.deepcopy(model)
+    ours, theirs = (torch.optim.Adam(each.parameters(), lr=0.01) for each in (model, plain))
+    RelativeSteps(ours, model).remove()
+    _step(model, ours)
+    _step(plain, theirs)
+    assert all(torch.equal(value, plain.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("optimizer", ["Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "SGD"])
+def test_the_loop_takes_them_where_they_are_needed(optimizer: str) -> None:
+    model = _prepared()
+    by_hand = copy.deepcopy(model)
+    subbyte.train(model, [(X, TARGET)] * 2, F.cross_entropy, epochs=1, optimizer={optimizer: {"lr": 0.01}})
+    chosen = getattr(torch.optim, optimizer)(by_hand.parameters(), lr=0.01)
+    if optimizer != "SGD":
+        RelativeSteps(chosen, by_hand)
+    for _ in range(2):
+        _step(by_hand, chosen)
+    assert all(torch.equal(value, by_hand.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_stages_bring_scales_that_take_them_too() -> None:
+    model = _prepared("w4")
+    by_hand = copy.deepcopy(model)
+    subbyte.train(
+        model, [(X, TARGET)] * 4, F.cross_entropy, epochs=1, data=X, optimizer={"Adam": {"lr": 0.01}},
+        stages=[{"at": 0.5, "config": "w4a4"}],
+    )  # fmt: skip
+    chosen = torch.optim.Adam(by_hand.parameters(), lr=0.01)
+    steps = RelativeSteps(chosen, by_hand)
+    for step in range(4):
+        if step == 2:
+            chosen.param_groups[0]["params"].extend(requantize(by_hand, "w4a4", X))
+            steps.remove()
+            RelativeSteps(chosen, by_hand)
+        _step(by_hand, chosen)
+    assert all(torch.equal(value, by_hand.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_a_network_trains_from_scratch_by_adam_with_int8_outside() -> None:
+    torch.manual_seed(0)
+    model = subbyte.prepare_qat(SharedNet(), "w4a4", X, first_last="int8")
+    result = subbyte.train(model, [(X, TARGET)] * 100, F.cross_entropy, epochs=1, optimizer={"AdamW": {"lr": 0.01}})
+    scales = [value for name, value in model.named_parameters() if name.endswith("scale")]
+    assert all(bool((scale > 0).all()) for scale in scales)
+    with torch.no_grad():
+        assert float(F.cross_entropy(result.model(X), TARGET)) < 0.5
+
+
+def test_a_float_model_has_no_scales() -> None:
+    model = SharedNet()
+    with pytest.raises(subbyte.ModelError, match="not quantized"):
+        RelativeSteps(torch.optim.Adam(model.parameters()), model)
