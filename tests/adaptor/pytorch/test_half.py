@@ -155,6 +155,7 @@ def test_hybrid_trains(prepared: nn.Module, images: Tensor) -> None:
     assert torch.equal(prepared(images), subbyte.convert(prepared)(images))
 
 
+@pytest.mark.filterwarnings("ignore:.*autograd.function.Function.* should not be instantiated:DeprecationWarning")
 def test_copies_compile_casts_and_autocast(prepared: nn.Module, images: Tensor) -> None:
     expected = prepared(images)
     for model in (prepared, subbyte.convert(prepared)):
