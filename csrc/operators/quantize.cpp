@@ -300,23 +300,33 @@ void affine_fake_quantize_sum(StackValue* stack, std::uint64_t, std::uint64_t) {
   stack[0] = std::move(sum).to_stack();
 }
 
-void affine_fake_quantize_backward(StackValue* stack, std::uint64_t, std::uint64_t) {
-  Tensor gradient = Tensor::from_stack(stack[0]);
-  Arguments given(stack + 1);
-  double factor = 0;
-  std::memcpy(&factor, stack + 7, sizeof factor);
-  const float scale_factor = static_cast<float>(factor), above = (stack[8] & 1) != 0 ? 0.0f : -INFINITY;
+// The arguments of both ways back: Tensor gradient, those of Arguments, float factor, bool rectified.
+struct BackwardArguments {
+  Tensor gradient;
+  Arguments given;
+  float factor, above;
+
+  explicit BackwardArguments(const StackValue* stack)
+      : gradient(Tensor::from_stack(stack[0])), given(stack + 1), above((stack[8] & 1) != 0 ? 0.0f : -INFINITY) {
+    double exact = 0;
+    std::memcpy(&exact, stack + 7, sizeof exact);
+    factor = static_cast<float>(exact);
+  }
+};
+
+// The gradients of the scale and of the zero point; writes x's to `to`, which may be where y lies.
+struct OfParameters {
+  Tensor scale, zero_point;
+};
+
+OfParameters gradients_of(const Values& x, BackwardArguments& back, const Tensor& y, float* to) {
+  Arguments& given = back.given;
   const Codes codes(given.low, given.high);
-  const Values x(std::move(given.x));
-  const Tensor y = as_laid_out(std::move(gradient), x, "the gradient");
-  Tensor of_x = x.empty_like(torch_api().dtype_float32());
   const std::int64_t count = x.count();
   if (count == 0) {
     const std::vector<double> of_scale(static_cast<std::size_t>(given.scale.count()));
-    stack[1] = summed(given.scale, of_scale, scale_factor).to_stack();
-    stack[2] = summed(given.zero_point, std::vector<double>(static_cast<std::size_t>(given.zero_point.count())), 1).to_stack();
-    stack[0] = std::move(of_x).to_stack();
-    return;
+    const std::vector<double> of_zero(static_cast<std::size_t>(given.zero_point.count()));
+    return {summed(given.scale, of_scale, back.factor), summed(given.zero_point, of_zero, 1)};
   }
   const Parameters parameters = std::move(given).parameters(x, codes);
   const std::int64_t size = divided_up(divided_up(count, kParts), kGrain) * kGrain, parts = divided_up(count, size);
@@ -325,14 +335,13 @@ void affine_fake_quantize_backward(StackValue* stack, std::uint64_t, std::uint64
     partial.emplace_back(parameters, part * size, std::min((part + 1) * size, count));
   }
   const float *values = x.data(), *gradients = y.data<float>();
-  auto* to = of_x.data<float>();
   in_parallel(parts, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t part = begin; part < end; ++part) {
       PartialSums& sums = partial[static_cast<std::size_t>(part)];
       const std::int64_t until = std::min((part + 1) * size, count);
       parameters.each_run(part * size, until, [&](std::int64_t first, std::int64_t length, const Grids& grids, std::int64_t index) {
         const Gradients run = {values + first, gradients + first, to + first, &sums.of_scale[index - sums.first],
-                               &sums.of_zero[index - sums.first], above};
+                               &sums.of_zero[index - sums.first], back.above};
         kernels().gradients(run, length, grids);
       });
     }
@@ -345,9 +354,38 @@ void affine_fake_quantize_backward(StackValue* stack, std::uint64_t, std::uint64
       of_zero[source] += sums.of_zero[i];
     }
   }
-  stack[1] = summed(parameters.scale(), of_scale, scale_factor).to_stack();
-  stack[2] = summed(parameters.zero_point(), of_zero, 1).to_stack();
+  return {summed(parameters.scale(), of_scale, back.factor), summed(parameters.zero_point(), of_zero, 1)};
+}
+
+void give(OfParameters found, StackValue* stack) {
+  stack[0] = std::move(found.scale).to_stack();
+  stack[1] = std::move(found.zero_point).to_stack();
+}
+
+void affine_fake_quantize_backward(StackValue* stack, std::uint64_t, std::uint64_t) {
+  BackwardArguments back(stack);
+  const Values x(std::move(back.given.x));
+  const Tensor y = as_laid_out(std::move(back.gradient), x, "the gradient");
+  Tensor of_x = x.empty_like(torch_api().dtype_float32());
+  give(gradients_of(x, back, y, of_x.data<float>()), stack + 1);
   stack[0] = std::move(of_x).to_stack();
+}
+
+// x's gradient where the given one lies.
+void affine_fake_quantize_backward_in_place(StackValue* stack, std::uint64_t, std::uint64_t) {
+  BackwardArguments back(stack);
+  const Values x(std::move(back.given.x));
+  Tensor gradient = std::move(back.gradient);
+  require_tensor(gradient, "the gradient", {torch_api().dtype_float32()});
+  require(gradient.sizes() == x.sizes, "the gradient has another shape than x");
+  if (gradient.strides() == x.strides) {
+    give(gradients_of(x, back, gradient, gradient.data<float>()), stack);
+    return;
+  }
+  Tensor copy = x.empty_like(torch_api().dtype_float32());
+  copy.copy_from(gradient);
+  give(gradients_of(x, back, copy, copy.data<float>()), stack);
+  gradient.copy_from(copy);
 }
 
 }  // namespace
@@ -371,6 +409,9 @@ std::vector<Operator> quantize_operators() {
       operator_of<affine_fake_quantize_backward>(
           "affine_fake_quantize_backward(Tensor gradient, Tensor x, Tensor scale, Tensor zero_point, int low, int "
           "high, int group_size, float factor=1.0, bool rectified=False) -> (Tensor, Tensor, Tensor)"),
+      operator_of<affine_fake_quantize_backward_in_place>(
+          "affine_fake_quantize_backward_(Tensor(a!) gradient, Tensor x, Tensor scale, Tensor zero_point, int low, int "
+          "high, int group_size, float factor=1.0, bool rectified=False) -> (Tensor, Tensor)"),
   };
 }
 

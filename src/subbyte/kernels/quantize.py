@@ -81,6 +81,12 @@ def _affine_fake_quantize_backward(
     return of_x, sum_to(of_scale, scale, group_size) * factor, sum_to(of_zero_point, zero_point, group_size)
 
 
+def _affine_fake_quantize_backward_(gradient: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    of_x, of_scale, of_zero_point = _affine_fake_quantize_backward(gradient, *arguments)
+    gradient.copy_(of_x)
+    return of_scale, of_zero_point
+
+
 def is_inside(steps: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
     """Whether values, in steps of their scale, lie from low to high, ends included, give or take SLACK."""
     return (steps >= low - SLACK) & (steps <= high + SLACK)
@@ -226,6 +232,23 @@ def affine_fake_quantize_backward(
     return of_x, of_scale, of_zero_point
 
 
+def affine_fake_quantize_backward_(
+    gradient: Tensor,
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    low: int,
+    high: int,
+    group_size: int = 0,
+    *,
+    factor: float = 1.0,
+    rectified: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The same, x's written over `gradient`, which nothing else may need; those of scale and zero point."""
+    of_scale, of_zero_point = _BACKWARD_(gradient, x, scale, zero_point, low, high, group_size, factor, rectified)
+    return of_scale, of_zero_point
+
+
 def learned_fake_quantize(
     x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, group_size: int = 0, factor: float = 1.0
 ) -> Tensor:
@@ -259,6 +282,13 @@ define(
         scale.new_empty(scale.shape),
         scale.new_empty(zero_point.shape),
     ),
+)
+
+define(
+    f"affine_fake_quantize_backward_(Tensor(a!) gradient, {_ARGUMENTS}, float factor=1.0, bool rectified=False) -> "
+    "(Tensor, Tensor)",
+    _affine_fake_quantize_backward_,
+    lambda gradient, x, scale, zero_point, *_: (scale.new_empty(scale.shape), scale.new_empty(zero_point.shape)),
 )
 
 
@@ -302,4 +332,5 @@ define_differentiable(
 _SNAP, _FAKE_QUANTIZE = torch.ops.subbyte.affine_snap.default, torch.ops.subbyte.affine_fake_quantize.default
 _SUM = torch.ops.subbyte.affine_fake_quantize_sum.default
 _BACKWARD = torch.ops.subbyte.affine_fake_quantize_backward.default
+_BACKWARD_ = torch.ops.subbyte.affine_fake_quantize_backward_.default
 _LEARNED = torch.ops.subbyte.learned_fake_quantize.default

@@ -5,6 +5,7 @@ from subbyte.numerics.definition import is_same_definition
 from subbyte.numerics.gradient_way import wants_gradient, with_gradient_way
 from subbyte.numerics.integer_first import EXACT_IN_FP32, accumulator, as_dtype, rescale, without_autocast
 from subbyte.numerics.learned import Learned, learned_fake_quantize, learned_sum
+from subbyte.numerics.learned_convolution import Geometry, learned_convolution
 from subbyte.numerics.neighbours import neighbours
 from subbyte.numerics.packing import pack, packed_size, unpack
 from subbyte.numerics.quantize import code_dtype, dequantize, fake_quantize, quantize, quantize_pack
@@ -29,6 +30,7 @@ __all__ = [
     "EXACT_IN_FP32",
     "Affine",
     "Codebook",
+    "Geometry",
     "Learned",
     "Loss",
     "QuantizedTensor",
@@ -44,6 +46,7 @@ __all__ = [
     "fake_quantize",
     "is_built_in_affine",
     "is_same_definition",
+    "learned_convolution",
     "learned_fake_quantize",
     "learned_sum",
     "neighbours",

@@ -64,14 +64,19 @@ class Learned:
         """The quantized value."""
         return learned_fake_quantize(self.x, self.scale, self.zero_point, self.spec, self.factor)
 
+    @property
+    def has_kernels(self) -> bool:
+        """Whether there are kernels for it that do more than quantize."""
+        x = self.x
+        return x.dtype is torch.float32 and x.is_cpu and not torch.compiler.is_compiling() and is_native()
+
     def joins(self, other: "Learned") -> bool:
         """Whether `learned_sum` has a kernel for the two."""
         x, y = self.x, other.x
-        alike = x.shape == y.shape and x.stride() == y.stride() and x.dtype is y.dtype is torch.float32
-        return alike and x.is_cpu and y.is_cpu and not torch.compiler.is_compiling() and is_native()
+        return x.shape == y.shape and x.stride() == y.stride() and self.has_kernels and other.has_kernels
 
     @property
-    def _grid(self) -> kernels.Grid:
+    def grid(self) -> kernels.Grid:
         return self.spec.qmin, self.spec.qmax, self.spec.granularity.group_size
 
 
@@ -81,14 +86,14 @@ def learned_sum(first: Learned, second: Learned) -> Tensor:
     Args:
         first, second: of fp32 and one shape; see `Learned.joins`.
     """
-    parts = [(part._grid, part.factor) for part in (first, second)]
+    parts = [(part.grid, part.factor) for part in (first, second)]
     tensors = (first.x, first.scale, first.zero_point, second.x, second.scale, second.zero_point)
     values: Tensor = _LearnedSum.apply(parts, *tensors)  # type: ignore[no-untyped-call]
     return values
 
 
 @dataclass(frozen=True)
-class _Way:
+class Way:
     """How a gradient goes back."""
 
     grid: kernels.Grid
@@ -97,7 +102,7 @@ class _Way:
     learns_zero_point: bool
 
     @classmethod
-    def of(cls, x: Tensor, zero_point: Tensor, grid: kernels.Grid, factor: float) -> "_Way":
+    def of(cls, x: Tensor, zero_point: Tensor, grid: kernels.Grid, factor: float) -> "Way":
         return cls(grid, factor, is_rectified(x), zero_point.is_floating_point())
 
     def back(self, gradient: Tensor, x: Tensor, scale: Tensor, code: Tensor) -> tuple[Tensor | None, ...]:
@@ -109,6 +114,15 @@ class _Way:
             note_masked(of_x, x)
         return of_x, of_scale, of_zero if self.learns_zero_point else None
 
+    def back_over(self, gradient: Tensor, x: Tensor, scale: Tensor, code: Tensor) -> tuple[Tensor | None, ...]:
+        """The same, x's written over the gradient, which nothing else may need."""
+        of_scale, of_zero = kernels.affine_fake_quantize_backward_(
+            gradient, x, scale, code, *self.grid, factor=self.factor, rectified=self.rectified
+        )
+        if self.rectified:
+            note_masked(gradient, x)
+        return gradient, of_scale, of_zero if self.learns_zero_point else None
+
 
 class _Learned(torch.autograd.Function):
     """`kernels.learned_fake_quantize`, whose registered gradient costs ten times as much Python at every call."""
@@ -117,7 +131,7 @@ class _Learned(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor, grid: kernels.Grid, factor: float) -> Tensor:
         code = kernels.nearest_code(zero_point, grid[0], grid[1])
         ctx.save_for_backward(x, scale, code)
-        ctx.way = _Way.of(x, zero_point, grid, factor)
+        ctx.way = Way.of(x, zero_point, grid, factor)
         return kernels.affine_fake_quantize(x, scale, code, *grid)
 
     @staticmethod
@@ -134,7 +148,7 @@ class _LearnedSum(torch.autograd.Function):
         (x, scale, zero, y, y_scale, y_zero), ((grid, _), (y_grid, _)) = tensors, parts
         code, y_code = kernels.nearest_code(zero, *grid[:2]), kernels.nearest_code(y_zero, *y_grid[:2])
         ctx.save_for_backward(x, scale, code, y, y_scale, y_code)
-        ctx.ways = [_Way.of(x, zero, *parts[0]), _Way.of(y, y_zero, *parts[1])]
+        ctx.ways = [Way.of(x, zero, *parts[0]), Way.of(y, y_zero, *parts[1])]
         return kernels.affine_fake_quantize_sum(x, scale, code, grid, (y, y_scale, y_code, y_grid))
 
     @staticmethod

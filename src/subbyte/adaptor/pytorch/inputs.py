@@ -8,9 +8,9 @@ from torch import Tensor
 
 from subbyte.adaptor.pytorch.call_site import call_site, unseen
 from subbyte.adaptor.pytorch.phase import Run
-from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer, InputQuantizer
+from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer, InputQuantizer, checking_learned
 from subbyte.errors import UnseenOpError
-from subbyte.numerics import learned_sum
+from subbyte.numerics import Learned, learned_sum
 
 MASKED = -1e4  # exp of this is zero beside any score; masks are this, -1e9, the least float, or -inf
 Slots = tuple[InputQuantizer | None, ...]
@@ -79,17 +79,19 @@ def quantized(x: Tensor, quantizer: InputQuantizer | None) -> Tensor:
 
 def quantized_sum(x: Tensor, y: Tensor, slots: Slots) -> Tensor:
     """The sum of two quantized values, in one pass where that can be."""
-    quantizers = [slot for slot in slots if isinstance(slot, ActivationQuantizer) and slot.training]
-    if len(quantizers) == 2 and quantizers[0].run.quantizes and all(map(is_active, quantizers, (x, y))):
-        first, second = map(ActivationQuantizer.learned_value, quantizers, (x, y))
-        if first is not None and second is not None and first.joins(second):
-            try:
-                return learned_sum(first, second)
-            except RuntimeError as error:
-                for quantizer in quantizers:
-                    quantizer.check_learned(error)
-                raise
+    first, second = map(learned_value, (x, y), slots)
+    if first is not None and second is not None and first.joins(second):
+        with checking_learned(*filter(None, slots)):
+            return learned_sum(first, second)
     return quantized(x, slots[0]) + quantized(y, slots[1])
+
+
+def learned_value(x: Tensor, quantizer: InputQuantizer | None) -> Learned | None:
+    """What `quantized` computes in training, where fused kernels can take it over; else None."""
+    if not (isinstance(quantizer, ActivationQuantizer) and quantizer.training and quantizer.run.quantizes):
+        return None
+    quantizer.check_calibrated()
+    return quantizer.learned_value(x)
 
 
 def quantized_scores(x: Tensor, quantizer: InputQuantizer | None) -> Tensor:

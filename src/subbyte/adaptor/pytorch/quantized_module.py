@@ -10,12 +10,12 @@ from torch import Tensor
 
 from subbyte.adaptor.pytorch import awaited
 from subbyte.adaptor.pytorch.batch_norm import FoldedBatchNorm
-from subbyte.adaptor.pytorch.inputs import InputQuantizers, quantized, snapped
+from subbyte.adaptor.pytorch.inputs import InputQuantizers, learned_value, quantized, snapped
 from subbyte.adaptor.pytorch.made_again import made_again
 from subbyte.adaptor.pytorch.modules import ModuleHandler, WeightedHandler
 from subbyte.adaptor.pytorch.number_format import KeepsFormat
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
-from subbyte.adaptor.pytorch.quantizer import InputQuantizer, check_finite
+from subbyte.adaptor.pytorch.quantizer import InputQuantizer, check_finite, checking_learned
 from subbyte.adaptor.pytorch.swap import Swapped, float_class, positional
 from subbyte.adaptor.pytorch.weight import (
     WeightOperand,
@@ -191,23 +191,41 @@ class PreparedWeighted(WeightedModule):
 
     def in_float(self, x: Tensor, quantizer: InputQuantizer | None, *extra: Any) -> Tensor:
         """Float arithmetic: on float values while calibrating, on fake-quantized ones in training."""
-        if quantizer is None and self.input_quantizers.run.phase == "observe":
-            check_finite(x, self.op_name)
-        given, x = x, quantized(x, quantizer)
         if self.input_quantizers.run.phase == "observe":
+            if quantizer is None:
+                check_finite(x, self.op_name)
             # As a float module does, to the last bit: what is observed must not depend on which ops are prepared.
-            y: Tensor = float_class(self).forward(self, x, *extra)  # type: ignore[arg-type]
-            return y
-        weight, norm = self.weight, self.folded_norm
+            observed: Tensor = float_class(self).forward(self, quantized(x, quantizer), *extra)  # type: ignore[arg-type]
+            return observed
+        norm = self.folded_norm
         factor, bias = self._factor_and_bias(norm)
-        if self.quantizes:
-            weight = self.fake_weight(weight, norm)
-        weight = weight.to(x.dtype if x.is_floating_point() else self.row_dtype)
-        with made_again(x, partial(quantized, given.detach(), quantizer)):
-            y = self.handler.apply(self, x, weight, *extra)
+        y = self._learned_product(x, quantizer, norm) if quantizer is not None else None
+        if y is None:
+            y = self._product(x, quantizer, norm, *extra)
         if factor is not None:
             y = y * self.handler.over_output(factor).to(y.dtype)
         return y if bias is None else y + self.handler.over_output(bias).to(y.dtype)
+
+    def _product(
+        self, x: Tensor, quantizer: InputQuantizer | None, norm: FoldedBatchNorm | None, *extra: Any
+    ) -> Tensor:
+        """The linear map of what the quantizers give, each by itself."""
+        given, x = x, quantized(x, quantizer)
+        weight = self.fake_weight(self.weight, norm) if self.quantizes else self.weight
+        weight = weight.to(x.dtype if x.is_floating_point() else self.row_dtype)
+        with made_again(x, partial(quantized, given.detach(), quantizer)):
+            return self.handler.apply(self, x, weight, *extra)
+
+    def _learned_product(self, x: Tensor, quantizer: InputQuantizer, norm: FoldedBatchNorm | None) -> Tensor | None:
+        """The same as one node of autograd, where the handler has one for it; else None."""
+        if (norm is not None and folds_first(self.weight_spec)) or torch.is_autocast_enabled(x.device.type):
+            return None
+        values = learned_value(x, quantizer)
+        weight = self.weight_quantizer.learned_value(self.weight)
+        if values is None or weight is None or not (values.has_kernels and weight.has_kernels):
+            return None
+        with checking_learned(quantizer, self.weight_quantizer):
+            return self.handler.apply_learned(self, values, weight)
 
     def _factor_and_bias(self, norm: FoldedBatchNorm | None) -> tuple[Tensor | None, Tensor | None]:
         """BatchNorm's factor and the bias with BatchNorm's, where it does not run by itself; else the own bias."""

@@ -388,6 +388,17 @@ InputQuantizer = ActivationQuantizer | DynamicQuantizer
 
 
 @contextmanager
+def checking_learned(*quantizers: Quantizer) -> Iterator[None]:
+    """While kernels run that use several quantizers: see `Quantizer.check_learned`."""
+    try:
+        yield
+    except RuntimeError as error:
+        for quantizer in quantizers:
+            quantizer.check_learned(error)
+        raise
+
+
+@contextmanager
 def _naming(op: str) -> Iterator[None]:
     """Errors of calibration name the op whose input is calibrated."""
     try:

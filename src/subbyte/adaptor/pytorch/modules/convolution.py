@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from subbyte.adaptor.pytorch.modules.handler import WeightedHandler
 from subbyte.adaptor.pytorch.modules.registry import register_module
 from subbyte.errors import ConfigError
+from subbyte.numerics import Geometry, Learned, learned_convolution
 from subbyte.spec import TensorSpec
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -33,6 +34,12 @@ class ConvolutionHandler(_SpatialHandler):
     def apply(self, module: Any, x: Tensor, weight: Tensor, *extra: Any) -> Tensor:
         y: Tensor = module._conv_forward(x, weight, None)
         return y
+
+    def apply_learned(self, module: Any, x: Learned, weight: Learned) -> Tensor | None:
+        if module.padding_mode != "zeros" or isinstance(module.padding, str) or x.x.ndim != self.dimensions + 2:
+            return None
+        geometry = Geometry(module.stride, module.padding, module.dilation, module.groups)
+        return learned_convolution(x, weight, geometry)
 
     def macs(self, module: Any, inputs: tuple[Any, ...], output: Tensor) -> int:
         return int(output.numel() * prod(module.weight.shape[1:]))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from subbyte.adaptor.pytorch.inputs import quantized
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.errors import ConfigError
+from subbyte.numerics import Learned
 from subbyte.spec import Role, TensorSpec
 
 
@@ -68,6 +69,10 @@ class WeightedHandler(ModuleHandler):
     @abstractmethod
     def apply(self, module: Any, x: Tensor, weight: Tensor, *extra: Any) -> Tensor:
         """The linear map, without bias. `extra`: what else the module's forward takes."""
+
+    def apply_learned(self, module: Any, x: Learned, weight: Learned) -> Tensor | None:
+        """The same of quantized values with learned scales, as one node of autograd; None: it has none for them."""
+        return None
 
     def check_spec(self, module: Any, spec: TensorSpec, name: str) -> None:
         """Refuse a weight spec that this module cannot have.
