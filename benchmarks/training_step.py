@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from copy import deepcopy
 from importlib.util import find_spec
+from statistics import median
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,8 @@ import subbyte
 from report import Report, parser
 
 BATCH = 128
+ROUNDS, QUICK_ROUNDS = 60, 5
+PROCESSES, QUICK_PROCESSES = 3, 1
 TIME_LIMIT, MEMORY_LIMIT = 1.25, 1.5
 OURS, PRODUCTS = "subbyte lsq", "subbyte lsq, adds float"
 PEERS = Setting(4, activation_bits=4, wide=("conv1", "linear"))
@@ -43,17 +46,20 @@ def main() -> None:
         return
     report = Report(f"training_step_{network.name}", f"A training step of {network.name}", quick=options.quick)
     times = interleaved(
-        {name: _step(make(), inputs, labels) for name, make in makers.items()}, 5 if options.quick else 30
+        {name: _step(make(), inputs, labels) for name, make in makers.items()},
+        QUICK_ROUNDS if options.quick else ROUNDS,
     )
-    memory = {name: _measured_apart(name, sys.argv[1:]) for name in makers}
+    processes = QUICK_PROCESSES if options.quick else PROCESSES
+    memory = {name: median(_measured_apart(name, sys.argv[1:]) for _ in range(processes)) for name in makers}
     rows = []
     for name in makers:
         slower = times[name].median / times["float"].median
         more = memory[name] / memory["float"]
         rows.append([name, times[name].milliseconds(), f"{slower:.2f}", f"{memory[name] / 2**20:.0f}", f"{more:.2f}"])
     report.text(
-        f"Forward, backward and an SGD step of {BATCH} images, contenders in turn in one run. Memory is the peak of "
-        "what is resident in three steps beyond what was before the first, each in a process of its own."
+        f"Forward, backward and an SGD step of {BATCH} images, contenders in turn in one run of "
+        f"{len(times[OURS].seconds)} rounds. Memory is the peak of what is resident in three steps beyond what was before the first, each in a "
+        f"process of its own: the median of {processes}."
     )
     report.table("Training step", ["", "ms: median (quartiles)", "over float", "peak MiB", "over float"], rows)
     slower = times[OURS].median / times["float"].median

@@ -163,6 +163,23 @@ def test_the_gradient_of_a_relu_is_masked_and_that_of_the_scale_multiplied(kerne
     assert all(torch.equal(mine, want) for mine, want in zip(found, wanted, strict=True))
 
 
+@anything
+@given(seed=st.integers(0, 1 << 30), laid_out=st.sampled_from(["as x", "row by row", "with gaps"]))
+def test_the_gradient_of_x_takes_the_place_of_the_given_one(kernels: str, seed: int, laid_out: str) -> None:
+    x, *rest = case(seed)
+    gradient = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
+    over = {
+        "as x": torch.empty_like(x),
+        "row by row": torch.empty(x.shape),
+        "with gaps": torch.empty(*x.shape, 2)[..., 0],
+    }[laid_out].copy_(gradient)
+    place = over.data_ptr()
+    found = OPS.affine_fake_quantize_backward_(over, x, *rest, 0.3, True)
+    wanted = OPS.affine_fake_quantize_backward(gradient, x, *rest, 0.3, True)
+    assert over.data_ptr() == place
+    assert all(torch.equal(mine, want) for mine, want in zip((over, *found), wanted, strict=True))
+
+
 def test_threads_and_instruction_sets_leave_no_trace() -> None:
     gradient, x = torch.randn(8, 37, 211, 3), torch.randn(8, 37, 211, 3)
     cases = [
@@ -208,10 +225,11 @@ def test_nothing_gives_nothing(kernels: str) -> None:
     assert OPS.affine_quantize(x, scale, zero, -8, 7, 0, True).shape == (0, 3)
     assert OPS.affine_quantize_pack(x, scale, zero, -8, 7, 0, 4, True).shape == (0,)
     assert OPS.affine_fake_quantize_sum(x, scale, zero, -8, 7, 0, x, scale, zero, -8, 7, 0).shape == (0, 3)
-    of_x, of_scale, of_zero = OPS.affine_fake_quantize_backward(x, x, scale, zero, -8, 7, 0)
+    of_x, *of_parameters = OPS.affine_fake_quantize_backward(x, x, scale, zero, -8, 7, 0)
     assert of_x.shape == (0, 3)
-    assert torch.equal(of_scale, torch.zeros(1, 3))
-    assert torch.equal(of_zero, torch.zeros(()))
+    for of_scale, of_zero in (of_parameters, OPS.affine_fake_quantize_backward_(x, x, scale, zero, -8, 7, 0)):
+        assert torch.equal(of_scale, torch.zeros(1, 3))
+        assert torch.equal(of_zero, torch.zeros(()))
 
 
 def test_what_does_not_fit_is_refused(kernels: str) -> None:
@@ -240,6 +258,8 @@ def test_what_does_not_fit_is_refused(kernels: str) -> None:
         with pytest.raises(RuntimeError):
             OPS.affine_fake_quantize_backward(x, *bad)
         with pytest.raises(RuntimeError):
+            OPS.affine_fake_quantize_backward_(x.clone(), *bad)
+        with pytest.raises(RuntimeError):
             OPS.affine_fake_quantize_sum(x, scale, zero, -8, 7, 0, *bad)
     good = (x, scale, zero, -8, 7, 0)
     with pytest.raises(RuntimeError, match="does not fit in 3 bits"):
@@ -251,6 +271,8 @@ def test_what_does_not_fit_is_refused(kernels: str) -> None:
     for gradient in (x[:, :9], x.double(), x.T):
         with pytest.raises(RuntimeError):
             OPS.affine_fake_quantize_backward(gradient, *good)
+        with pytest.raises(RuntimeError):
+            OPS.affine_fake_quantize_backward_(gradient, *good)
         with pytest.raises(RuntimeError):
             OPS.affine_fake_quantize_sum(*good, gradient, *good[1:])
 
@@ -265,6 +287,7 @@ def test_they_are_well_behaved_operators(memory_format: torch.memory_format) -> 
     torch.library.opcheck(OPS.affine_quantize.default, (*given_case, True))
     torch.library.opcheck(OPS.affine_quantize_pack.default, (*given_case, 4, True))
     torch.library.opcheck(OPS.affine_fake_quantize_backward.default, (torch.randn_like(x), *given_case))
+    torch.library.opcheck(OPS.affine_fake_quantize_backward_.default, (torch.randn_like(x), *given_case))
     learned = [parameter.clone().float().requires_grad_() for parameter in given_case[:3]]
     torch.library.opcheck(OPS.learned_fake_quantize.default, (*learned, -8, 7, 0, 1.0))
 

@@ -20,7 +20,7 @@ class Geometry(NamedTuple):
 
 
 def learned_convolution(x: Learned, weight: Learned, geometry: Geometry) -> Tensor:
-    """The convolution of two quantized values, without bias, and with the gradients of both.
+    """The convolution of two quantized values, without bias, and with the gradients of both that are asked for.
 
     The quantized values are made again on the way back rather than kept, and the gradient of x is written over the one
     of its quantized value, which nothing else sees.
@@ -34,6 +34,9 @@ def learned_convolution(x: Learned, weight: Learned, geometry: Geometry) -> Tens
     tensors = (x.x, x.scale, x.zero_point, weight.x, weight.scale, weight.zero_point)
     values: Tensor = _LearnedConvolution.apply(parts, geometry, *tensors)  # type: ignore[no-untyped-call]
     return values
+
+
+_NONE = (None, None, None)
 
 
 class _LearnedConvolution(torch.autograd.Function):
@@ -51,12 +54,15 @@ class _LearnedConvolution(torch.autograd.Function):
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        of_x, of_weight = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
+        saved = ctx.saved_tensors  # read once, as checkpointing wants it
+        of_x, of_weight = saved[:3], saved[3:]
         way, weight_way = ctx.ways
         stride, padding, dilation, groups = ctx.geometry
         values = kernels.affine_fake_quantize(*of_x, *way.grid)
         weight = kernels.affine_fake_quantize(*of_weight, *weight_way.grid)
+        asked = any(ctx.needs_input_grad[2:5]), any(ctx.needs_input_grad[5:])
         gradient, weight_gradient, _ = torch.ops.aten.convolution_backward(
-            gradients[0], values, weight, None, stride, padding, dilation, False, (0,), groups, (True, True, False)
+            gradients[0], values, weight, None, stride, padding, dilation, False, (0,), groups, (*asked, False)
         )
-        return None, None, *way.back_over(gradient, *of_x), *weight_way.back_over(weight_gradient, *of_weight)
+        back = way.back_over(gradient, *of_x) if asked[0] else _NONE
+        return None, None, *back, *(weight_way.back_over(weight_gradient, *of_weight) if asked[1] else _NONE)

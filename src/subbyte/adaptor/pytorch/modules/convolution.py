@@ -16,6 +16,7 @@ from subbyte.numerics import Geometry, Learned, learned_convolution
 from subbyte.spec import TensorSpec
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_FORWARDS = (nn.Conv1d._conv_forward, nn.Conv2d._conv_forward, nn.Conv3d._conv_forward)
 
 
 class _SpatialHandler(WeightedHandler):
@@ -36,7 +37,9 @@ class ConvolutionHandler(_SpatialHandler):
         return y
 
     def apply_learned(self, module: Any, x: Learned, weight: Learned) -> Tensor | None:
-        if module.padding_mode != "zeros" or isinstance(module.padding, str) or x.x.ndim != self.dimensions + 2:
+        is_plain = module.padding_mode == "zeros" and not isinstance(module.padding, str)
+        is_own = type(module)._conv_forward is not _FORWARDS[self.dimensions - 1]
+        if is_own or not is_plain or x.x.ndim != self.dimensions + 2:
             return None
         geometry = Geometry(module.stride, module.padding, module.dilation, module.groups)
         return learned_convolution(x, weight, geometry)
