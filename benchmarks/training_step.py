@@ -58,8 +58,8 @@ def main() -> None:
         rows.append([name, times[name].milliseconds(), f"{slower:.2f}", f"{memory[name] / 2**20:.0f}", f"{more:.2f}"])
     report.text(
         f"Forward, backward and an SGD step of {BATCH} images, contenders in turn in one run of "
-        f"{len(times[OURS].seconds)} rounds. Memory is the peak of what is resident in three steps beyond what was before the first, each in a "
-        f"process of its own: the median of {processes}."
+        f"{len(times[OURS].seconds)} rounds. Memory is the peak of what is resident in three steps "
+        f"beyond what was before the first, each in a process of its own: the median of {processes}."
     )
     report.table("Training step", ["", "ms: median (quartiles)", "over float", "peak MiB", "over float"], rows)
     slower = times[OURS].median / times["float"].median

@@ -36,7 +36,7 @@ def parts(given: list[Tensor]) -> tuple[Learned, Learned]:
     return first, Learned(weight, weight_scale, ZERO, TensorSpec("int4", granularity="per_channel"), 0.7)
 
 
-@pytest.mark.parametrize("frozen", [(), (0,), (0, 1, 2), (3, 4)])
+@pytest.mark.parametrize("frozen", [(), (0,), (0, 1, 2), (3,), (3, 4)])
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_its_parts_one_after_another(case: str, frozen: tuple[int, ...]) -> None:
     dimensions, geometry = CASES[case]

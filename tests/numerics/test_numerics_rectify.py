@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from subbyte.numerics import learned_fake_quantize, rectify
+from subbyte.numerics import Geometry, Learned, learned_convolution, learned_fake_quantize, rectify
 from subbyte.spec import TensorSpec
 
 Relu = Callable[[Tensor], Tensor]
@@ -67,6 +67,12 @@ def clipped_below(x: Tensor, scale: Tensor, relu: Relu) -> Tensor:
     return learned_fake_quantize(relu(x), scale, torch.tensor(-3, dtype=torch.int32), TensorSpec("int3"), 1.0)
 
 
+def a_convolution(x: Tensor, scale: Tensor, relu: Relu) -> Tensor:
+    y = Learned(relu(x), scale, ZERO, TensorSpec("uint4"), 0.25)
+    weight = Learned(torch.ones(5, 5, 1, 1), torch.tensor(0.3), ZERO, TensorSpec("int4"))
+    return learned_convolution(y, weight, Geometry((1, 1), (0, 0), (1, 1), 1))
+
+
 CASES = [
     (one_reader, 0),
     (half, 1),
@@ -76,6 +82,7 @@ CASES = [
     (a_relu_before_a_sum, 1),
     (a_view_between, 1),
     (clipped_below, 0),
+    (a_convolution, 0),
 ]
 
 
