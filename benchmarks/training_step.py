@@ -1,7 +1,7 @@
 """A step of training the network at w4a4, first and last layer int8, against a step of the float network.
 
-Beside it: the same with the residual adds left float, as the peers leave them; LSQ written by hand in eager PyTorch;
-and Brevitas, where it is installed.
+Beside it: the same with the residual adds left float, as the peers leave them, and the same with the range of the
+images as calibration found it; LSQ written by hand in eager PyTorch; and Brevitas, where it is installed.
 """
 
 import subprocess
@@ -73,10 +73,14 @@ def contenders(network: networks.Network) -> dict[str, Callable[[], nn.Module]]:
     """What is trained, each made when it is asked for."""
     whole = {"precision": "w4a4", "first_last": "int8"}
     products = whole | {"op_type_dict": {"add": "fp32"}}
+    rules = {"ops": {"conv1": {"activation": "clipped"}}}
     makers: dict[str, Callable[[], nn.Module]] = {
         "float": lambda: deepcopy(network.model),
         OURS: lambda: subbyte.prepare_qat(network.model, whole, network.calibration),
         PRODUCTS: lambda: subbyte.prepare_qat(network.model, products, network.calibration),
+        f"{OURS}, images' range kept": lambda: subbyte.prepare_qat(
+            network.model, whole, network.calibration, training=rules
+        ),
         "eager lsq": lambda: naive_lsq.to_train(network.model, PEERS),
     }
     if find_spec("brevitas"):
