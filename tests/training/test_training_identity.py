@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.nn.functional as F
 from networks_to_train import SharedNet
 from torch import Tensor, nn
@@ -90,6 +91,39 @@ def test_a_float_training_is_not_one_of_a_prepared_model(tmp_path: Path) -> None
     _train(randomized(SharedNet()), file, stages=[])
     with pytest.raises(subbyte.CheckpointError, match=r"another training: quantizer .* was not there and is "):
         _train(_prepared(), file, stages=[])
+
+
+def test_functions_are_known_by_their_names(tmp_path: Path) -> None:
+    """Of another process they lie at other addresses."""
+
+    def decay() -> Any:
+        def rate(step: int) -> float:
+            return 0.9**step
+
+        return rate
+
+    def schedule(function: Any) -> dict[str, Any]:
+        return {"lr_schedule": {"LambdaLR": {"lr_lambda": function}}}
+
+    file = tmp_path / "kept.pt"
+    first, again = decay(), decay()
+    once = _train(_prepared(), file, **schedule(first)).history
+    assert [epoch.loss for epoch in _train(_prepared(), file, **schedule(again)).history] == [e.loss for e in once]
+    with pytest.raises(subbyte.CheckpointError, match="lr_schedule was .*function .*rate>.* and is .*function .*lambda"):
+        _train(_prepared(), file, **schedule(lambda step: 1.0))
+
+
+def test_values_of_any_layout_are_read() -> None:
+    def model(values: Tensor) -> nn.Module:
+        found = nn.Module()
+        found.register_buffer("values", values)
+        return found
+
+    strided = torch.arange(10.0)[::2]
+    assert values_of(model(strided)) == values_of(model(strided.clone()))
+    assert values_of(model(torch.ones(1).expand(4))) == values_of(model(torch.ones(4)))
+    assert values_of(model(torch.eye(3)[:, :2].T)) != values_of(model(torch.zeros(2, 3)))
+    assert values_of(model(torch.tensor(True))) != values_of(model(torch.tensor(False)))
 
 
 def test_values_are_told_apart_and_long_ones_are_not_repeated() -> None:
