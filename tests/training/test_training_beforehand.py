@@ -143,3 +143,6 @@ def test_metrics_that_are_not_a_number_are_not_the_best() -> None:
 def test_a_checkpoint_leaves_nothing_beside_it(tmp_path: Path) -> None:
     _train(_plain(), checkpoint=tmp_path / "c.pt")
     assert [path.name for path in tmp_path.iterdir()] == ["c.pt"]
+    with pytest.raises(subbyte.ConfigError, match="no gradient"):
+        _train(_plain(), loss_fn=lambda output, target: output.detach().sum(), checkpoint=tmp_path / "d.pt")
+    assert [path.name for path in tmp_path.iterdir()] == ["c.pt"]
