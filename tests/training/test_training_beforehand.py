@@ -75,6 +75,7 @@ def test_models_that_cannot_be_trained() -> None:
     for model, message in (
         (None, "a torch.nn.Module, not a NoneType"),
         (subbyte.convert(prepared), "is converted, so there is nothing to train"),
+        (nn.DataParallel(prepared), "in a DataParallel is trained by a loop of one's own"),
         (prepared.requires_grad_(False), "nothing to train: no parameter"),
         (nn.ReLU(), "nothing to train: no parameter"),
     ):
