@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import subbyte
 from subbyte.cli.digits import DigitNet, load_digits
 from subbyte.cli.main import app
 from subbyte.cli.recipe import Recipe
-from subbyte.cli.train_recipe import TrainRecipe
+from subbyte.cli.train_recipe import TrainRecipe, TrainRecipeFile
 from subbyte.export.safe_file import read
 
 runner = CliRunner()
@@ -222,6 +223,17 @@ def test_a_file_that_keeps_another_training_is_told(folder):
     assert re.search("recipe.yaml:8: output: .* keeps another training: epochs was 2 and is 3", result.stderr)
     result = train(folder, loss="torch.nn.functional:multi_margin_loss")
     assert "loss_fn was torch.nn.functional:cross_entropy and is torch.nn.functional:multi_margin" in result.stderr
+
+
+def test_the_plan_is_the_same_wherever_the_command_runs(folder, monkeypatch):
+    """By it a training that is taken up is known."""
+    (folder / "two.yaml").write_text("precision: w2a2\n")
+    keys = RECIPE | {"train": "{epochs: 2, stages: [{at: 0.5, config: two.yaml}]}"}
+    (folder / "recipe.yaml").write_text("".join(f"{key}: {value}\n" for key, value in keys.items()))
+    plans = [TrainRecipeFile(folder / "recipe.yaml").plan]
+    monkeypatch.chdir(folder)
+    plans.append(TrainRecipeFile(Path("recipe.yaml")).plan)
+    assert repr(plans[0]) == repr(plans[1])
 
 
 def test_every_key_is_documented():

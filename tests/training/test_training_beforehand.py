@@ -75,6 +75,7 @@ def test_models_that_cannot_be_trained() -> None:
     for model, message in (
         (None, "a torch.nn.Module, not a NoneType"),
         (subbyte.convert(prepared), "is converted, so there is nothing to train"),
+        (nn.DataParallel(prepared), "in a DataParallel is trained by a loop of one's own"),
         (prepared.requires_grad_(False), "nothing to train: no parameter"),
         (nn.ReLU(), "nothing to train: no parameter"),
     ):
@@ -102,12 +103,16 @@ def test_an_iterator_of_calibration_data_serves_every_stage_and_batch_norm() -> 
 def test_data_is_looked_at_without_a_trace() -> None:
     """The batch at the start moves no statistics, and what is random in training is as without it."""
 
-    def losses(**options: Any) -> list[float]:
+    def epochs(**options: Any) -> list[Any]:
         model = subbyte.prepare_qat(randomized(SharedNet()), "w4a4", X)
         loader = DataLoader(TensorDataset(X, Y), 8, shuffle=True)
-        return [epoch.loss for epoch in _train(model, loader=loader, **options).history]
+        statistics = {"evaluate": lambda model: model.bn1.running_mean.sum()}
+        before = torch.get_rng_state()
+        found = [(each.loss, each.metric) for each in _train(model, loader=loader, **statistics, **options).history]
+        assert torch.equal(torch.get_rng_state(), before)
+        return found
 
-    assert losses(data=DataLoader(X, 8, shuffle=True), reestimate_batch_norm=True) == losses(data=None)
+    assert epochs(data=DataLoader(X, 8, shuffle=True), reestimate_batch_norm=True) == epochs(data=None)
 
 
 def test_divergence_is_not_blamed_on_the_data() -> None:
@@ -142,4 +147,7 @@ def test_metrics_that_are_not_a_number_are_not_the_best() -> None:
 
 def test_a_checkpoint_leaves_nothing_beside_it(tmp_path: Path) -> None:
     _train(_plain(), checkpoint=tmp_path / "c.pt")
+    assert [path.name for path in tmp_path.iterdir()] == ["c.pt"]
+    with pytest.raises(subbyte.ConfigError, match="no gradient"):
+        _train(_plain(), loss_fn=lambda output, target: output.detach().sum(), checkpoint=tmp_path / "d.pt")
     assert [path.name for path in tmp_path.iterdir()] == ["c.pt"]

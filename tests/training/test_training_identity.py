@@ -1,9 +1,11 @@
 """A training is taken up as the very same one, or not at all."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.nn.functional as F
 from networks_to_train import SharedNet
 from torch import Tensor, nn
@@ -51,6 +53,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"seed": 1}, {}, "the values of the model's weights at the start was [0-9a-f]{16} and is [0-9a-f]{16};"),
         ({}, {"seed": 5}, "seed was 0 and is 5;"),
         ({}, {"loss_fn": _wider_loss}, "loss_fn was cross_entropy and is _wider_loss;"),
+        ({}, {"loss_fn": partial(_wider_loss)}, "loss_fn was cross_entropy and is _wider_loss;"),
         ({}, {"distill": randomized(SharedNet())}, "distill was None and is Distillation; distill: logits was not th"),
         ({}, {"optimizer": {"SGD": {"lr": 0.1}}}, "optimizer was .*0.05.* and is .*0.1"),
         ({}, {"stages": [{"at": 0.6, "config": "w2a2"}]}, "stages was .*w3a3.* and is .*w2a2"),
@@ -90,6 +93,39 @@ def test_a_float_training_is_not_one_of_a_prepared_model(tmp_path: Path) -> None
     _train(randomized(SharedNet()), file, stages=[])
     with pytest.raises(subbyte.CheckpointError, match=r"another training: quantizer .* was not there and is "):
         _train(_prepared(), file, stages=[])
+
+
+def test_functions_are_known_by_their_names(tmp_path: Path) -> None:
+    """Of another process they lie at other addresses."""
+
+    def decay() -> Any:
+        def rate(step: int) -> float:
+            return 0.9**step
+
+        return rate
+
+    def schedule(function: Any) -> dict[str, Any]:
+        return {"lr_schedule": {"LambdaLR": {"lr_lambda": function}}}
+
+    file = tmp_path / "kept.pt"
+    first, again = decay(), decay()
+    once = _train(_prepared(), file, **schedule(first)).history
+    assert [epoch.loss for epoch in _train(_prepared(), file, **schedule(again)).history] == [e.loss for e in once]
+    with pytest.raises(subbyte.CheckpointError, match="another training: lr_schedule "):
+        _train(_prepared(), file, **schedule(lambda step: 1.0))
+
+
+def test_values_of_any_layout_are_read() -> None:
+    def model(values: Tensor) -> nn.Module:
+        found = nn.Module()
+        found.register_buffer("values", values)
+        return found
+
+    strided = torch.arange(10.0)[::2]
+    assert values_of(model(strided)) == values_of(model(strided.clone()))
+    assert values_of(model(torch.ones(1).expand(4))) == values_of(model(torch.ones(4)))
+    assert values_of(model(torch.eye(3)[:, :2].T)) != values_of(model(torch.zeros(2, 3)))
+    assert values_of(model(torch.tensor(True))) != values_of(model(torch.tensor(False)))
 
 
 def test_values_are_told_apart_and_long_ones_are_not_repeated() -> None:

@@ -194,6 +194,18 @@ def test_scheduled_gradients_are_told_of_progress() -> None:
     set_progress(model, 0.5)
 
 
+def test_batch_norm_freezes_in_the_midst_of_an_epoch() -> None:
+    model = _prepared()
+    moving = []
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        moving.append(model.bn1.training)
+        return F.cross_entropy(output, target)
+
+    subbyte.train(model, _loader(), loss, freeze_batch_norm=0.35, **PLAN)
+    assert moving == [True] * 6 + [False] * 10  # 0.35 of 16 steps
+
+
 def test_progress_is_told_step_by_step() -> None:
     told: list[Progress] = []
     run_training(_prepared(), _loader(), F.cross_entropy, TrainingPlan(**PLAN), evaluate=_accuracy, watch=told.append)

@@ -50,6 +50,21 @@ def test_files_of_something_else(contents: Any, tmp_path: Path) -> None:
         _train(file)
 
 
+def test_steps_are_counted_on(tmp_path: Path) -> None:
+    told = [0.0, 1.0, float("inf"), float("nan")]
+
+    def loss(output: Any, target: Any) -> torch.Tensor:
+        factor = told.pop(0)
+        if factor == float("inf"):
+            raise KeyboardInterrupt
+        return factor * F.cross_entropy(output, target)
+
+    for error in (KeyboardInterrupt, subbyte.TrainingError):
+        model = subbyte.prepare_qat(randomized(SharedNet()), "w4a4", X)
+        with pytest.raises(error, match="failed in step 3: the loss" if error is subbyte.TrainingError else None):
+            subbyte.train(model, [(X, Y)], loss, epochs=3, checkpoint=tmp_path / "kept.pt")
+
+
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "kept.pt"
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from networks_to_train import SharedNet
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler, TensorDataset
 
 import subbyte
 from networks import randomized, seeded
@@ -74,8 +74,8 @@ def test_a_loader_of_other_generators_is_refused(tmp_path: Path) -> None:
         _train(DataLoader(DATA, 8), tmp_path / "kept.pt")
 
 
-class _Batches:
-    """No DataLoader."""
+class _Batches(IterableDataset):
+    """No DataLoader, but what gives batches itself."""
 
     def __len__(self) -> int:
         return 1

@@ -107,5 +107,5 @@ def _beside(stage: Any, folder: Path) -> Any:
     """A stage whose configuration, if that is a file, is found from the recipe."""
     config = stage.get("config") if isinstance(stage, dict) else None
     if isinstance(config, str) and config.endswith((".yaml", ".yml")):
-        return stage | {"config": str(folder / config)}
+        return stage | {"config": str((folder / config).resolve())}
     return stage

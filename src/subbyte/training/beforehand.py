@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
 from subbyte.adaptor.pytorch.batch import batches
-from subbyte.adaptor.pytorch.state import STATE
+from subbyte.adaptor.pytorch.state import STATE, is_quantized
 from subbyte.config import as_request, sampling_size
 from subbyte.errors import ConfigError, ModelError
 from subbyte.training.batch_norm import has_statistics
+from subbyte.training.distillation import WRAPPERS
 from subbyte.training.optimizers import check_length
 from subbyte.training.plan import TrainingPlan
 
@@ -21,12 +22,18 @@ def check_model(model: Any) -> None:
     """Refuse what cannot be trained.
 
     Raises:
-        ModelError: it is no module, it is converted, or no parameter of it takes gradients.
+        ModelError: it is no module, it is converted, it is quantized and wrapped, or no parameter of it takes
+            gradients.
     """
     if not isinstance(model, nn.Module):
         raise ModelError(f"a model is trained that is a torch.nn.Module, not a {type(model).__name__}")
     if getattr(getattr(model, STATE, None), "converted", False):
         raise ModelError("the model is converted, so there is nothing to train: train the prepared one, then convert")
+    if isinstance(model, WRAPPERS) and is_quantized(model):
+        raise ModelError(
+            f"a quantized model in a {type(model).__name__} is trained by a loop of one's own; of its .module each "
+            "process would train one apart"
+        )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError("there is nothing to train: no parameter of the model requires a gradient")
 

@@ -17,7 +17,7 @@ from subbyte.errors import ConfigError, ModelError, listing, nearest
 from subbyte.training.logits import check_output, logits_of, only_tensor
 
 TERMS = ("logits", "blocks")
-_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Distillation:
             ConfigError: which output the logits are has to be said, or what was said is not there.
             ModelError: student and teacher do not fit each other.
         """
-        student = model.module if isinstance(model, _WRAPPERS) else model
+        student = model.module if isinstance(model, WRAPPERS) else model
         pairs = self._pairs(student) if self.blocks else {}
         with outputs_of(student, list(pairs)) as of_student:
             output = model(*args, **kwargs)

@@ -1,5 +1,6 @@
 """What tells one training from another: what has to be the same for one that was interrupted to go on."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from hashlib import sha256
@@ -17,6 +18,7 @@ from subbyte.training.requantize import check_requantize
 
 Identity = dict[str, str]
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function: each process has another
 _SHOWN = 3
 _LONGEST = 120  # characters of a value that a message repeats
 
@@ -34,7 +36,7 @@ def identity_of(
     Raises:
         SubbyteError: a stage's configuration is not right for the model.
     """
-    return {
+    found = {
         **{name: repr(getattr(plan, name)) for name in TrainingPlan.model_fields},
         "steps": str(steps),
         "seed": str(seed),
@@ -43,6 +45,7 @@ def identity_of(
         **dict(_of_quantization(model, plan)),
         "the values of the model's weights at the start": values_of(model),
     }
+    return {name: _ADDRESS.sub("", value) for name, value in found.items()}
 
 
 def differences(kept: Identity, now: Identity) -> str:
@@ -70,7 +73,7 @@ def values_of(model: nn.Module) -> str:
             for name, tensor in own:
                 if tensor is not None:
                     found.update(f"{module_name}.{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-                    found.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+                    found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()[:16]
 
 
