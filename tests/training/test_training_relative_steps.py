@@ -52,7 +52,9 @@ def test_it_can_be_taken_off() -> None:
     assert all(torch.equal(value, plain.state_dict()[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("optimizer", ["Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "SGD"])
+@pytest.mark.parametrize(
+    "optimizer", ["Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Rprop", "SGD"]
+)
 def test_the_loop_takes_them_where_they_are_needed(optimizer: str) -> None:
     model = _prepared()
     by_hand = copy.deepcopy(model)

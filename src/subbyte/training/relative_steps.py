@@ -18,6 +18,7 @@ OF_THEIR_OWN_SIZE = (
     torch.optim.RAdam,
     torch.optim.RMSprop,
     torch.optim.Adagrad,
+    torch.optim.Rprop,
 )
 
 
