@@ -42,10 +42,10 @@ class RelativeSteps:
 
     def __init__(self, optimizer: Optimizer, model: nn.Module) -> None:
         state_of(model)
+        self._model: nn.Module = model
         others = (getattr(hook, "__self__", None) for hook in optimizer._optimizer_step_pre_hooks.values())
         if any(isinstance(other, RelativeSteps) and other._model is model for other in others):
             raise ConfigError("this optimizer takes relative steps for this model already, and twice is too small")
-        self._model = model
         self._before: dict[Tensor, tuple[Tensor, Tensor]] = {}
         self._hooks = (optimizer.register_step_pre_hook(self._keep), optimizer.register_step_post_hook(self._shorten))
 

@@ -22,7 +22,7 @@ def untrained_norms(model: nn.Module) -> list[nn.Module]:
 def _is_untrained(norm: _BatchNorm) -> bool:
     # Weights that come of another framework, or of an old file, have statistics and no count.
     mean, variance = norm.get_buffer("running_mean"), norm.get_buffer("running_var")
-    return not int(norm.num_batches_tracked) and not bool(mean.any()) and bool((variance == 1).all())
+    return not int(norm.get_buffer("num_batches_tracked")) and not bool(mean.any()) and bool((variance == 1).all())
 
 
 def observed_params(
