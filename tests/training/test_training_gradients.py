@@ -104,6 +104,14 @@ def test_lsq_plus_moves_the_range_as_a_step_of_beta_would() -> None:
     torch.testing.assert_close(zero_point.grad, torch.tensor(-beta / 0.5))
 
 
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_lsq_plus_needs_a_zero_point_that_is_not_kept_at_0(bits: int) -> None:
+    gradient = as_gradient("lsq_plus")
+    assert "scheme sym keeps at 0" in gradient.obstacle(TensorSpec(f"int{bits}", granularity="per_channel"))
+    assert not gradient.obstacle(TensorSpec(f"uint{bits}"))
+    assert not gradient.obstacle(TensorSpec(f"int{bits}", scheme="asym"))
+
+
 def test_dorefa_brings_weights_into_its_range() -> None:
     gradient, weight = as_gradient("dorefa"), seeded((4, 5))
     bounded = gradient.reparametrized(weight)

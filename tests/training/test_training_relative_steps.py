@@ -52,7 +52,9 @@ def test_it_can_be_taken_off() -> None:
     assert all(torch.equal(value, plain.state_dict()[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("optimizer", ["Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "SGD"])
+@pytest.mark.parametrize(
+    "optimizer", ["Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Rprop", "SGD"]
+)
 def test_the_loop_takes_them_where_they_are_needed(optimizer: str) -> None:
     model = _prepared()
     by_hand = copy.deepcopy(model)
@@ -73,14 +75,43 @@ def test_stages_bring_scales_that_take_them_too() -> None:
         stages=[{"at": 0.5, "config": "w4a4"}],
     )  # fmt: skip
     chosen = torch.optim.Adam(by_hand.parameters(), lr=0.01)
-    steps = RelativeSteps(chosen, by_hand)
+    RelativeSteps(chosen, by_hand)
+    new: list[nn.Parameter] = []
     for step in range(4):
         if step == 2:
-            chosen.param_groups[0]["params"].extend(requantize(by_hand, "w4a4", X))
-            steps.remove()
-            RelativeSteps(chosen, by_hand)
+            new = requantize(by_hand, "w4a4", X)
+            chosen.param_groups[0]["params"].extend(new)
+            kept = [scale.detach().clone() for scale in new]
         _step(by_hand, chosen)
     assert all(torch.equal(value, by_hand.state_dict()[name]) for name, value in model.state_dict().items())
+    assert len(new) > 2
+    assert all(bool(((scale - was).abs() < 0.03 * was).all()) for scale, was in zip(new, kept, strict=True))
+
+
+@pytest.mark.parametrize("start", [-0.01, 0.0, 1e-9])
+def test_a_scale_that_is_too_small_can_come_back(start: float) -> None:
+    model = _prepared()
+    quantizer = model.conv2.weight_quantizer
+    with torch.no_grad():
+        quantizer.scale[0] = start
+    optimizer = torch.optim.SGD([quantizer.scale], lr=1.0)
+    RelativeSteps(optimizer, model)
+    for _ in range(60):
+        quantizer.scale.grad = torch.full_like(quantizer.scale, -0.1)
+        optimizer.step()
+    smallest = quantizer.smallest_scale[0]
+    torch.testing.assert_close(quantizer.scale[0].detach(), smallest * 1.1**60, rtol=1e-4, atol=0.0)
+
+
+def test_one_optimizer_takes_them_once_for_a_model() -> None:
+    model, other = _prepared(), _prepared()
+    optimizer = torch.optim.Adam([*model.parameters(), *other.parameters()], lr=0.01)
+    steps = RelativeSteps(optimizer, model)
+    RelativeSteps(optimizer, other)
+    with pytest.raises(subbyte.ConfigError, match="already"):
+        RelativeSteps(optimizer, model)
+    steps.remove()
+    RelativeSteps(optimizer, model)
 
 
 def test_a_network_trains_from_scratch_by_adam_with_int8_outside() -> None:

@@ -77,7 +77,9 @@ def test_ir_net_sharpens_as_training_goes_on(progress: float, t: float, k: float
 def test_ewgs_of_a_sign() -> None:
     _, of_x, _ = _run({"ewgs": {"delta": 0.1}})
     v = X / SCALE
-    want = UP * (1 + 0.1 * UP.sign() * (v - torch.where(X >= 0, 1.0, -1.0)) / 1) * (v.abs() <= 2)
+    # The paper's, of values in 0..1, whose two codes are 0 and 1.
+    normalized = (v + 1) / 2
+    want = UP * (1 + 0.1 * UP.sign() * (normalized - torch.where(X >= 0, 1.0, 0.0))) * (v.abs() <= 2)
     torch.testing.assert_close(of_x, want)
 
 

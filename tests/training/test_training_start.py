@@ -37,10 +37,11 @@ def test_ranges_are_those_of_training_where_batch_norm_is_untrained(training: di
     assert torch.equal(model.bn1.running_var, torch.ones(8))
 
 
-def test_trained_batch_norms_are_observed_in_eval() -> None:
+@pytest.mark.parametrize("count", [0, 1])  # weights of another framework have statistics, and a count of 0
+def test_trained_batch_norms_are_observed_in_eval(count: int) -> None:
     network = randomized(SharedNet())
     for norm in (network.bn1, network.bn2):
-        norm.num_batches_tracked.fill_(1)
+        norm.num_batches_tracked.fill_(count)
     model = subbyte.prepare_qat(network, "w8a8", X)
     network.requires_grad_(False)
     inputs = torch.relu(network.eval().bn1(network.conv1(X)))

@@ -54,8 +54,9 @@ class TrainingRun:
             name = "stages" if plan.stages else "reestimate_batch_norm"
             raise ConfigError(f"{name}: calibration data is needed: give data=...")
         self.step = self.stage = 0
-        self._relative_steps: RelativeSteps | None = None
         self.optimizer = optimizer_of(plan.optimizer, model.parameters())
+        if _is_trained(model) and isinstance(self.optimizer, OF_THEIR_OWN_SIZE):
+            RelativeSteps(self.optimizer, model)
         self.lr_schedule = None if plan.lr_schedule is None else lr_schedule_of(plan.lr_schedule, self.optimizer, steps)
         self.watch()
 
@@ -165,13 +166,8 @@ class TrainingRun:
             ) from error
 
     def watch(self) -> None:
-        """Look after the scales that the model learns now, their steps, and its weights."""
-        is_trained = is_quantized(self.model) and state_of(self.model).run.trained
-        self._monitor = RangeMonitor(self.model, self.step) if is_trained else None
-        if self._relative_steps is not None:
-            self._relative_steps.remove()
-        if is_trained and isinstance(self.optimizer, OF_THEIR_OWN_SIZE):
-            self._relative_steps = RelativeSteps(self.optimizer, self.model)
+        """Look after the scales that the model learns now, and its weights."""
+        self._monitor = RangeMonitor(self.model, self.step) if _is_trained(self.model) else None
         self._scheduled = is_quantized(self.model) and follows_progress(self.model)
 
     def _check(self, loss: Tensor) -> None:
@@ -194,6 +190,10 @@ class TrainingRun:
             raise ConfigError(
                 f"loader: inputs are a tensor, a tuple or a dict of arguments, not {type(inputs).__name__}"
             ) from None
+
+
+def _is_trained(model: nn.Module) -> bool:
+    return is_quantized(model) and state_of(model).run.trained
 
 
 @contextmanager

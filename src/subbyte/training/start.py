@@ -15,8 +15,14 @@ from subbyte.spec import QuantParams, TensorSpec
 
 def untrained_norms(model: nn.Module) -> list[nn.Module]:
     """The BatchNorms whose running statistics are those that they were made with."""
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
-    return [norm for norm in norms if norm.num_batches_tracked is not None and not int(norm.num_batches_tracked)]
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    return [norm for norm in norms if norm.num_batches_tracked is not None and _is_untrained(norm)]
+
+
+def _is_untrained(norm: _BatchNorm) -> bool:
+    # Weights that come of another framework, or of an old file, have statistics and no count.
+    mean, variance = norm.get_buffer("running_mean"), norm.get_buffer("running_var")
+    return not int(norm.get_buffer("num_batches_tracked")) and not bool(mean.any()) and bool((variance == 1).all())
 
 
 def observed_params(

@@ -17,7 +17,8 @@ class DoReFa(Gradient):
 
     A weight is quantized as `tanh(w) / max |tanh(w)|`, an input as it is; the largest grid value stands for 1. Inside
     the range the gradient passes straight through, outside there is none. The grid is the data type's, which holds 0;
-    the paper's, of 2^k - 1 equal steps from -1 to 1, does not.
+    the paper's, of 2^k - 1 equal steps from -1 to 1, does not. A weight of one bit is `mean |w| sign(w)` in the paper:
+    for bint1 that is `straight_through`.
     """
 
     follows_weight: ClassVar[bool] = False

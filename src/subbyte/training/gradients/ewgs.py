@@ -16,7 +16,8 @@ from subbyte.training.registry import register_gradient
 class Ewgs(Lsq):
     """Element-wise gradient scaling (Lee et al., 2021, equation 3), with a scale that is learned as in LSQ.
 
-    With v = x / scale, q the grid value it was snapped to, and f = 1 + delta sign(dy) (v - q) / (qmax - qmin):
+    With v = x / scale, q the grid value it was snapped to, and f = 1 + delta sign(dy) (v - q) / w, w the width of the
+    grid, from its lowest value to its highest:
 
         dx = f dy where v lies inside the range, else 0
         dscale = g * sum dy * (q - f v where inside, else q),  g as in LSQ
@@ -29,7 +30,7 @@ class Ewgs(Lsq):
 
     def slopes(self, gradient: Tensor, at: Point, spec: TensorSpec) -> Slopes:
         steps, grid = at.steps, at.grid
-        rounded = (steps - grid) / (spec.qmax - spec.qmin)
+        rounded = (steps - grid) / _width(spec)
         inside = at.inside
         through = torch.where(inside, 1 + self.delta * gradient.sign() * rounded, 0.0)
         # Chosen, not multiplied by 0: steps may be infinite.
@@ -37,3 +38,9 @@ class Ewgs(Lsq):
 
     def learned(self, x: Tensor, params: QuantParams, spec: TensorSpec, values: float) -> None:
         return None  # the kernels have LSQ's gradient
+
+
+def _width(spec: TensorSpec) -> float:
+    """From the lowest grid value to the highest."""
+    values = spec.dtype.values
+    return spec.qmax - spec.qmin if values is None else max(values) - min(values)

@@ -25,10 +25,9 @@ class LsqPlus(Lsq):
     learns: ClassVar[tuple[str, ...]] = ("scale", "zero_point")
 
     def obstacle(self, spec: TensorSpec) -> str:
-        scheme = scheme_of(spec)
-        if spec.dtype.kind != "integer" or not is_built_in_affine(scheme):
+        if spec.dtype.kind != "integer" or not is_built_in_affine(scheme_of(spec)):
             return "it learns a zero point, which only integers of scheme sym or asym have"
-        if scheme.max_grid(spec) < spec.qmax - spec.qmin:
+        if spec.scheme == "sym" and spec.qmin < 0 <= spec.qmax:
             return "it learns a zero point, which scheme sym keeps at 0; use scheme asym"
         return super().obstacle(spec)
 
