@@ -70,6 +70,17 @@ def test_a_weight_that_is_no_number_is_named(config: str, before: bool) -> None:
         monitor.check(torch.tensor(1.0))
 
 
+@pytest.mark.parametrize("name", ["conv1.bias", "bn1.weight"])
+def test_another_parameter_that_is_no_number_is_named(name: str) -> None:
+    model = subbyte.prepare_qat(randomized(SharedNet()), "w4a4", X)
+    monitor = RangeMonitor(model)
+    with torch.no_grad():
+        model.get_parameter(name)[1] = torch.inf
+    owner, kind = name.split(".")
+    with pytest.raises(subbyte.TrainingError, match=f"the {kind} of {owner} holds NaN or infinity since step 1;"):
+        monitor.check(torch.tensor(1.0))
+
+
 def test_weights_of_fp16_whose_sum_it_could_not_hold() -> None:
     model = subbyte.prepare_qat(torch.nn.Sequential(torch.nn.Linear(64, 64)).half(), "wbint1")
     with torch.no_grad():

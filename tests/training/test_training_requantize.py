@@ -96,6 +96,44 @@ def test_what_fails_late_leaves_the_model_as_it_was(fails: str) -> None:
     assert torch.equal(model.eval()(X), outputs)
 
 
+class Interrupted:
+    """A hook that is Ctrl-C in one of the forwards: three on the copy that is tried first, then three more."""
+
+    def __init__(self, forward: int) -> None:
+        self.left = forward
+
+    def __deepcopy__(self, memo: object) -> "Interrupted":
+        return self
+
+    def __call__(self, *_: object) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("forward", [1, 2, 3])
+def test_an_interrupt_on_the_copy_leaves_the_model_as_it_was(forward: int) -> None:
+    model = _prepared("w4a4")
+    outputs = copy.deepcopy(model).eval()(X)
+    model.head.register_forward_pre_hook(Interrupted(forward))
+    with pytest.raises(KeyboardInterrupt):
+        requantize(model, "w3a3", X)
+    model.head._forward_pre_hooks.clear()
+    assert torch.equal(model.eval()(X), outputs)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("forward", [4, 5, 6])
+def test_a_model_that_was_interrupted_half_way_does_not_run(forward: int, training: bool) -> None:
+    model = _prepared("w4a4")
+    hook = model.head.register_forward_pre_hook(Interrupted(forward))
+    with pytest.raises(KeyboardInterrupt):
+        requantize(model, "w3a3", X)
+    hook.remove()
+    with pytest.raises(subbyte.ModelError, match="interrupted while it changed this model"):
+        model.train(training)(X)
+
+
 def test_scales_are_found_anew_with_the_least_squared_error() -> None:
     model = _prepared("w8a8")
     requantize(model, "w2a2", X)

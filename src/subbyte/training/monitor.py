@@ -1,6 +1,6 @@
 """Telling which quantizer went wrong first, once training has."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,11 +38,11 @@ class Departure:
 
 
 class RangeMonitor:
-    """Watches the scales that a model learns, and its float weights; `check` once in each training step.
+    """Watches the scales that a model learns, and its float parameters; `check` once in each training step.
 
-    The range of a scale is from a thousandth of what it is now to a thousand times that. A weight is to be finite: a
-    sign tells nothing of a NaN, so that with one bit the loss may stay finite. All scales are looked at together, and
-    the weights are read once.
+    The range of a scale is from a thousandth of what it is now to a thousand times that. Weights and biases are to be
+    finite: a sign tells nothing of a NaN, so that with one bit the loss may stay finite. All scales are looked at
+    together, and the rest is read once.
 
     Args:
         model: made by `prepare_qat`.
@@ -62,20 +62,21 @@ class RangeMonitor:
         # By no name: parts of two LSTMs have the same ones.
         self._scales = [(_described(each), each.scale) for each in quantizers if "scale" in each.learned]
         self._weighted = [module for module in model.modules() if isinstance(module, PreparedWeighted)]
+        self._others = list(_others(model, {id(module.weight) for module in self._weighted}))
         self._start = self._now()
         self._outside = torch.zeros_like(self._start, dtype=torch.bool)
         self._step = step
-        self._lost = dict.fromkeys(self._lost_weights(), step)
+        self._lost = dict.fromkeys(self._lost_values(), step)
         self.departures: list[Departure] = []
 
     def check(self, loss: Tensor | float = 0.0) -> None:
-        """Look at all scales and weights, after the optimizer's step.
+        """Look at all scales and parameters, after the optimizer's step.
 
         Args:
             loss: of this step.
 
         Raises:
-            TrainingError: the loss, a scale or a weight is not finite; the message names what went wrong first.
+            TrainingError: the loss, a scale or a parameter is not finite; the message names what went wrong first.
         """
         self._step += 1
         now = self._now()
@@ -83,7 +84,7 @@ class RangeMonitor:
         left = ~inside & ~self._outside
         if bool(left.any()):
             self._note(left, now)
-        self._lost = dict.fromkeys(self._lost_weights(), self._step) | self._lost
+        self._lost = dict.fromkeys(self._lost_values(), self._step) | self._lost
         is_finite = bool(torch.isfinite(torch.as_tensor(loss)).all())
         if not (is_finite and not self._lost and torch.isfinite(now).all()):
             raise TrainingError(f"training failed in step {self._step}: {self._story(is_finite)}")
@@ -92,10 +93,12 @@ class RangeMonitor:
         scales = [scale.detach().flatten() for _, scale in self._scales]
         return torch.cat(scales) if scales else torch.zeros(0)
 
-    def _lost_weights(self) -> list[int]:
-        """Which of them hold NaN or infinity."""
-        lost: list[int] = (~torch.isfinite(_sums(self._weighted))).nonzero().flatten().tolist()
-        return lost
+    def _lost_values(self) -> list[str]:
+        """Which weights and other parameters hold NaN or infinity."""
+        weights = [(_described(module.weight_quantizer), module.weight) for module in self._weighted]
+        values = [*weights, *self._others]
+        lost = (~torch.isfinite(_sums([value for _, value in values]))).nonzero().flatten().tolist()
+        return [values[index][0] for index in lost]
 
     def _note(self, left: Tensor, now: Tensor) -> None:
         self._outside |= left
@@ -111,24 +114,31 @@ class RangeMonitor:
         """What went wrong first; `is_finite`: whether the loss of this step is."""
         # Where the loss is not finite, its gradients have in this very step made everything else so.
         departures = [each for each in self.departures if is_finite or each.step < self._step]
-        lost = [(index, step) for index, step in self._lost.items() if is_finite or step < self._step]
+        lost = [(name, step) for name, step in self._lost.items() if is_finite or step < self._step]
         if departures and not any(step < departures[0].step for _, step in lost):
             more = f" ({len(departures) - 1} more followed)" if len(departures) > 1 else ""
             return f"{departures[0]}{more}; lower the learning rate of the scales, or clip gradients"
         if lost:
-            index, step = min(lost, key=lambda each: each[1])
-            name = _described(self._weighted[index].weight_quantizer)
+            name, step = min(lost, key=lambda each: each[1])
             more = f" ({len(lost) - 1} more with it)" if len(lost) > 1 else ""
             return f"{name} holds NaN or infinity since step {step}{more}; lower the learning rate, or clip gradients"
         return "the loss is not finite, though every learned scale was in its range; look at the data and the loss"
 
 
-def _sums(modules: Sequence[PreparedWeighted]) -> Tensor:
-    """For each weight a number that is finite where all its values are, one after another [n] (fp32)."""
-    weights = (module.weight.detach() for module in modules)
-    # Of a sharded weight the own part: a process that fails ends the others.
-    own = [weight.to_local() if hasattr(weight, "to_local") else weight for weight in weights]
-    return torch.stack([weight.sum(dtype=torch.float32) for weight in own]) if own else torch.zeros(0)
+def _others(model: nn.Module, weights: set[int]) -> Iterator[tuple[str, Tensor]]:
+    """The float parameters that are neither weights, told by their `id`, nor learned by a quantizer; each described."""
+    learned = {id(own) for each in model.modules() if isinstance(each, Quantizer) for own in each.parameters()}
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and id(parameter) not in weights | learned:
+            owner, _, kind = name.rpartition(".")
+            yield f"the {kind} of {owner or 'the model'}", parameter
+
+
+def _sums(tensors: Sequence[Tensor]) -> Tensor:
+    """For each a number that is finite where all its values are, one after another [n] (fp32)."""
+    # Of a sharded one the own part: a process that fails ends the others.
+    own = [each.to_local() if hasattr(each, "to_local") else each for each in (one.detach() for one in tensors)]
+    return torch.stack([each.sum(dtype=torch.float32) for each in own]) if own else torch.zeros(0)
 
 
 def _described(quantizer: Quantizer) -> str:

@@ -48,7 +48,11 @@ def requantize(model: nn.Module, config: Any, data: Any) -> list[nn.Parameter]:
     """
     kept = list(batches(data, sampling_size(_wanted(model, config)[1])))
     _requantize(copy.deepcopy(model), config, kept)  # what fails late fails here
-    return _requantize(model, config, kept)
+    try:
+        return _requantize(model, config, kept)
+    except BaseException:  # Ctrl-C, as what can fail has failed before
+        state_of(model).run.phase = "unfinished"
+        raise
 
 
 def _requantize(model: nn.Module, config: Any, kept: Sequence[Batch]) -> list[nn.Parameter]:

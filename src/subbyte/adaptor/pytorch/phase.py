@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Phase = Literal["bypass", "observe", "measure", "quantize"]
+from subbyte.errors import ModelError
+
+Phase = Literal["bypass", "observe", "measure", "quantize", "unfinished"]
 
 
 @dataclass
@@ -12,7 +14,8 @@ class Run:
 
     Args:
         phase: `bypass`: plain float; `observe`: float, statistics collected; `measure`: float, the error that
-            each quantizer would make recorded; `quantize`: the quantized model.
+            each quantizer would make recorded; `quantize`: the quantized model; `unfinished`: none, as what gave it
+            another configuration was interrupted.
         read_by_code: the quantized modules whose weight the model's own code reads, as in `F.linear(x, table.weight)`.
         trained: whether quantizers learn, or have gradients of their own.
         awaits_first: whether functions are still to be found, in the first forward of a model quantized without data.
@@ -25,4 +28,14 @@ class Run:
 
     @property
     def quantizes(self) -> bool:
+        """Whether a forward is one of the quantized model.
+
+        Raises:
+            ModelError: the model is unfinished.
+        """
+        if self.phase == "unfinished":
+            raise ModelError(
+                "requantize was interrupted while it changed this model, which is neither what it was nor what was "
+                "asked; make it anew, and load what was trained from a checkpoint"
+            )
         return self.phase == "quantize"
