@@ -72,8 +72,9 @@ def _tell(report: Report, rows: list[Row], seeds: tuple[int, ...], options: Name
     report.text(
         "`plain` has ReLU. `for signs` has learned shifts before its convolutions and RPReLU, since what ReLU gives "
         "has no sign to tell; its 1/1 rows are to be read beside its own fp32. Ours are LSQ, and at one bit the "
-        "clipped identity of standardized weights and ApproxSign of inputs; what is judged is the packed model on the "
-        f"kernels, of which it was checked on all test images that it gives what the trained one gives in eval(). "
+        "clipped identity of weights and ApproxSign of inputs: with seed 0, standardized weights had been seen to lose "
+        "0.7 points more at 1/32 and 0.9 more at 1/1. What is judged is the packed model on the kernels, of which it "
+        "was checked on all test images that it gives what the trained one gives in eval(). "
         f"{installed('Brevitas')}: integer quantizers with learned scales, at one bit its binary quantizers "
         "and, as another row, the integer ones asked for one bit, whose values are then -1 and 0."
     )

@@ -17,7 +17,7 @@ BITS = {
     "1/32": (1, None),
     "1/1": (1, 1),
 }
-OF_SIGNS = {"weight": {"clipped_identity": {"standardized": True}}, "activation": "approx_sign"}
+OF_SIGNS = {"weight": "clipped_identity", "activation": "approx_sign"}
 
 
 def request(precision: str) -> dict[str, Any]:
