@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from subbyte.capability import Capability, load_capability
-from subbyte.config import resolve
+from subbyte.config import QuantizationAwareTrainingConfig, resolve
 from subbyte.errors import ConfigError
 from subbyte.spec import OpConfig, OpInfo, TuneConfig
 
@@ -28,6 +28,12 @@ def refused(config: Any, first_last: str | None = None, capability: Capability =
 @pytest.mark.parametrize("first_last", [8, True, ["int8"], {"first": "int8"}, 8.0])
 def test_first_last_is_a_name(first_last: Any) -> None:
     assert f"as in 'int8', not {first_last!r}" in refused("w4a4", first_last)
+
+
+def test_a_class_is_no_request() -> None:
+    assert "not the class QuantizationAwareTrainingConfig itself; make one: Quant" in refused(
+        QuantizationAwareTrainingConfig
+    )
 
 
 def fc(**tensors: Any) -> dict[str, Any]:
