@@ -66,7 +66,7 @@ def fc(**tensors: Any) -> dict[str, Any]:
         (fc(output={"dtype": "uint8"}), "op_name_dict['fc']: output is asked for, and no op that it speaks of quantizes one"),
         (fc(weight={"dtype": "int4", "quant_max": 9}), "op 'fc' (Linear): weight: quant_min..quant_max = -8..9 is not a range inside int4's"),
         (fc(quant_mode="weight_only", activation={"dtype": "uint8"}), "in weight_only mode no section quantizes its activation (quant_mode dynamic, static does)"),
-        (fc(weight={"dtype": "bf16"}), "leaves it in bf16, which pytorch_cpu does not list for Linear (float types: fp32)"),
+        (fc(weight={"dtype": "bf16"}), "leaves it in bf16, which pytorch_cpu does not list for Linear (float types: fp32); a file that extends it may: capabilities: {bf16: ['Linear']}"),
         ({"op_name_dict": {"fc": "bf16"}}, "op_name_dict['fc'] leaves it in bf16"),
         ({"op_name_dict": {"embed": {"activation": {"dtype": "uint8"}}}}, "op_name_dict['embed']: activation is asked for, and no op"),
         ({"op_type_dict": {"Embedding": {"activation": {"dtype": "uint8"}}}}, "activation is asked for, and no op"),
