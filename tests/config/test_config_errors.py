@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from subbyte.capability import Capability, load_capability
-from subbyte.config import resolve
+from subbyte.config import QuantizationAwareTrainingConfig, resolve
 from subbyte.errors import ConfigError
 from subbyte.spec import OpConfig, OpInfo, TuneConfig
 
@@ -28,6 +28,12 @@ def refused(config: Any, first_last: str | None = None, capability: Capability =
 @pytest.mark.parametrize("first_last", [8, True, ["int8"], {"first": "int8"}, 8.0])
 def test_first_last_is_a_name(first_last: Any) -> None:
     assert f"as in 'int8', not {first_last!r}" in refused("w4a4", first_last)
+
+
+def test_a_class_is_no_request() -> None:
+    assert "not the class QuantizationAwareTrainingConfig itself; make one: Quant" in refused(
+        QuantizationAwareTrainingConfig
+    )
 
 
 def fc(**tensors: Any) -> dict[str, Any]:
@@ -60,7 +66,7 @@ def fc(**tensors: Any) -> dict[str, Any]:
         (fc(output={"dtype": "uint8"}), "op_name_dict['fc']: output is asked for, and no op that it speaks of quantizes one"),
         (fc(weight={"dtype": "int4", "quant_max": 9}), "op 'fc' (Linear): weight: quant_min..quant_max = -8..9 is not a range inside int4's"),
         (fc(quant_mode="weight_only", activation={"dtype": "uint8"}), "in weight_only mode no section quantizes its activation (quant_mode dynamic, static does)"),
-        (fc(weight={"dtype": "bf16"}), "leaves it in bf16, which pytorch_cpu does not list for Linear (float types: fp32)"),
+        (fc(weight={"dtype": "bf16"}), "leaves it in bf16, which pytorch_cpu does not list for Linear (float types: fp32); a file that extends it may: capabilities: {bf16: ['Linear']}"),
         ({"op_name_dict": {"fc": "bf16"}}, "op_name_dict['fc'] leaves it in bf16"),
         ({"op_name_dict": {"embed": {"activation": {"dtype": "uint8"}}}}, "op_name_dict['embed']: activation is asked for, and no op"),
         ({"op_type_dict": {"Embedding": {"activation": {"dtype": "uint8"}}}}, "activation is asked for, and no op"),

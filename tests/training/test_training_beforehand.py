@@ -54,6 +54,11 @@ def _train(model: Any, steps: list[int] | None = None, **options: Any) -> Any:
             "lr_schedule: CosineAnnealingLR fails in step 1 ",
         ),
         ({"loss_fn": None}, subbyte.ConfigError, "loss_fn: a function of output and target is expected, not None"),
+        (
+            {"loss_fn": torch.nn.CrossEntropyLoss},
+            subbyte.ConfigError,
+            r"loss_fn: CrossEntropyLoss is a class; make one: CrossEntropyLoss\(\)",
+        ),
         ({"evaluate": 3}, subbyte.ConfigError, "evaluate: a function of the model is expected, not 3"),
         ({"checkpoint": 3}, subbyte.ConfigError, "checkpoint: the path of a file is expected, not 3"),
         ({"checkpoint": "no/such/folder/c.pt"}, subbyte.CheckpointError, "cannot keep the training in no/such/folder"),

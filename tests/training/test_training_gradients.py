@@ -133,6 +133,17 @@ def test_a_gradient_of_ones_own() -> None:
     assert of_scale == 0
 
 
+@pytest.mark.parametrize("base", ["lsq", "lsq_plus", "ewgs"])
+def test_another_way_back_of_one_that_has_kernels(base: str) -> None:
+    class Tenfold(type(as_gradient(base))):
+        def slopes(self, gradient: Tensor, at: Point, spec: TensorSpec) -> Slopes:
+            return Slopes(10 * gradient, gradient)
+
+    _, of_x, of_scale = _run(Tenfold(), *SPECS["per_tensor"])
+    assert torch.equal(of_x, 10 * UP)
+    torch.testing.assert_close(of_scale, UP.sum() / sqrt(40 * 4))
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [

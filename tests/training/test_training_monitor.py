@@ -154,3 +154,21 @@ def test_parts_of_the_same_name_are_all_watched() -> None:
             next(weights).fill_(torch.nan)
         with pytest.raises(subbyte.TrainingError, match="holds NaN"):
             monitor.check(1.0)
+
+
+def test_a_frozen_mask_of_infinities_is_none_of_its_business() -> None:
+    class Masked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+            self.mask = torch.nn.Parameter(torch.tensor([0.0, 0.0, 0.0, -torch.inf]), requires_grad=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.linear(x) + self.mask).softmax(-1)
+
+    model = subbyte.prepare_qat(Masked(), "w4a4", seeded((8, 4)))
+    monitor = RangeMonitor(model)
+    monitor.check(model(seeded((8, 4))).square().sum())
+    model.mask.requires_grad_()
+    with pytest.raises(subbyte.TrainingError, match="the mask of the model holds NaN or infinity since step 2"):
+        monitor.check(1.0)

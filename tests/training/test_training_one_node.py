@@ -1,6 +1,7 @@
 """Where a convolution and its quantizers are one node of autograd, and where they are not."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from networks import randomized, seeded
 from subbyte.adaptor.pytorch.modules.convolution import ConvolutionHandler
 from subbyte.kernels.operator import is_native
 from subbyte.numerics import Learned
+from subbyte.training.gradients.lsq import Lsq
 
 X = seeded((4, 4, 6, 6))
 FOLDED_FIRST = {
@@ -80,6 +82,38 @@ def test_a_single_image_is_not() -> None:
     assert ("_LearnedConvolutionBackward" in nodes(layer(X))) == is_native()
     assert "_LearnedConvolutionBackward" not in nodes(layer(X[0]))
     torch.testing.assert_close(layer(X[0]), layer(X)[0])
+
+
+@pytest.mark.parametrize("sizes", [{"stride": 2}, {"padding": (1,), "stride": [2, 2]}, {"dilation": (2,)}])
+def test_sizes_that_were_written_over(sizes: dict[str, object]) -> None:
+    layer = convolution()
+    for name, size in sizes.items():
+        setattr(layer, name, size)
+    model = subbyte.prepare_qat(nn.Sequential(layer), "w4a4", X).train()
+    model(X).sum().backward()
+    assert model[0].weight.grad is not None
+    torch.testing.assert_close(model(X), model.eval()(X))
+
+
+class Centred(Lsq):
+    def reparametrized(self, weight: Tensor) -> Tensor:
+        return weight - weight.mean()
+
+
+class Following(Lsq):
+    learns: ClassVar[tuple[str, ...]] = ()
+
+
+@pytest.mark.parametrize("gradient", [Centred(), Following()])
+def test_the_weight_is_the_one_that_its_gradient_says(gradient: Lsq) -> None:
+    model = subbyte.prepare_qat(nn.Sequential(convolution()), "w4a4", X, training={"weight": gradient}).train()
+    with torch.no_grad():
+        model[0].weight.mul_(1.3)
+    y = model(X)
+    torch.testing.assert_close(y, model.eval()(X))
+    y.sum().backward()
+    of_weight = model[0].weight.grad
+    assert (float(of_weight.sum().abs()) < 1e-3) == isinstance(gradient, Centred)
 
 
 def test_a_convolution_that_computes_something_else_is_asked_for_it() -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 import subbyte
 from networks import randomized, seeded
+from subbyte.adaptor.pytorch import prepare_again
 from subbyte.calibration import calibrate_tensor
 from subbyte.training import requantize
 
@@ -132,6 +133,28 @@ def test_a_model_that_was_interrupted_half_way_does_not_run(forward: int, traini
     hook.remove()
     with pytest.raises(subbyte.ModelError, match="interrupted while it changed this model"):
         model.train(training)(X)
+    with pytest.raises(subbyte.ModelError, match="interrupted while it changed this model"):
+        subbyte.convert(model)
+    with pytest.raises(subbyte.ModelError, match="interrupted while it changed this model"):
+        requantize(model, "w3a3", X)
+
+
+def test_a_model_that_was_interrupted_while_its_ops_were_float_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    model = subbyte.prepare_qat(network, "w4", X)
+    attach, calls = prepare_again.attach, []
+
+    def interrupted(*args: object) -> None:
+        calls.append(args)
+        if len(calls) == 2:  # the first is of the copy
+            raise KeyboardInterrupt
+        attach(*args)
+
+    monkeypatch.setattr(prepare_again, "attach", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        requantize(model, "w2", X)
+    with pytest.raises(subbyte.ModelError, match="interrupted while it changed this model"):
+        model(X)
 
 
 def test_scales_are_found_anew_with_the_least_squared_error() -> None:

@@ -205,3 +205,10 @@ def test_a_chip_without_static_quantization_is_told_how_to_be_asked(tmp_path: Pa
     with pytest.raises(ConfigError, match=r"config=\{'approach': 'weight_only'\}"):
         tune(tmp_path, capability=chip)
     assert tune(tmp_path, capability=chip, config={"approach": "weight_only"}).criterion_met
+
+
+def test_what_tuning_returns_is_no_request_and_says_where_one_is(tmp_path: Path) -> None:
+    result = tune(tmp_path, max_trials=1)
+    for given, place in ((result, ".best.config"), (result.best, ".config")):
+        with pytest.raises(subbyte.ConfigError, match=f"not {type(given).__name__}; give its {place}$"):
+            subbyte.prepare_qat(small(), given, torch.randn(8, 8))

@@ -34,13 +34,22 @@ def as_request(config: Any) -> Request:
         return _from_file(Path(config))
     if isinstance(config, str):
         return PostTrainingQuantConfig(precision=config)
-    raise ConfigError(f"a request is {_FORMS}, not {type(config).__name__}")
+    raise ConfigError(f"a request is {_FORMS}, not {_described(config)}")
 
 
 def sampling_size(request: Request) -> int | None:
     """How many samples of calibration data to use at the most; None is all that is given."""
     size = request.calibration_sampling_size if isinstance(request, PostTrainingQuantConfig) else None
     return max(size) if isinstance(size, list) else size
+
+
+def _described(config: Any) -> str:
+    """What was given instead, and where in it a request is to be found."""
+    if isinstance(config, type):
+        return f"the class {config.__name__} itself; make one: {config.__name__}(...)"
+    holders = {"config": config, "best.config": getattr(config, "best", None)}  # a trial, or what a search returned
+    inside = [path for path, holder in holders.items() if isinstance(getattr(holder, "config", None), TuneConfig)]
+    return type(config).__name__ + (f"; give its .{inside[0]}" if inside else "")
 
 
 def _from_file(path: Path) -> Request:

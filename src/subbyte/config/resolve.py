@@ -229,7 +229,8 @@ class _Op:
             floats = [known for known in listed if self._capability.allows_float(self._op.type, known)]
             raise ConfigError(
                 f"{self}: {source} leaves it in {name}, which {self._capability.name} does not list for "
-                f"{self._op.type}{nearest(name, floats)} (float types: {listing(floats)})"
+                f"{self._op.type}{nearest(name, floats)} (float types: {listing(floats)}); a file that extends it may: "
+                f"capabilities: {{{name}: ['{self._op.type}']}}"
             )
 
     def __str__(self) -> str:

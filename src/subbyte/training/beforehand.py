@@ -42,8 +42,10 @@ def check_functions(loss_fn: Any, evaluate: Any) -> None:
     """Refuse what cannot be called.
 
     Raises:
-        ConfigError: one is no function.
+        ConfigError: one is no function, or the loss is a class.
     """
+    if isinstance(loss_fn, type):
+        raise ConfigError(f"loss_fn: {loss_fn.__name__} is a class; make one: {loss_fn.__name__}()")
     if not callable(loss_fn):
         raise ConfigError(f"loss_fn: a function of output and target is expected, not {loss_fn!r}")
     if evaluate is not None and not callable(evaluate):

@@ -37,7 +37,7 @@ class Gradient(BaseModel, ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "fake_quantize" in vars(cls) and "learned" not in vars(cls):
+        if {"fake_quantize", "slopes"} & vars(cls).keys() and "learned" not in vars(cls):
             cls.learned = Gradient.learned  # type: ignore[method-assign]  # that of its base computes something else
 
     def __init__(self, **options: Any) -> None:

@@ -40,9 +40,9 @@ class Departure:
 class RangeMonitor:
     """Watches the scales that a model learns, and its float parameters; `check` once in each training step.
 
-    The range of a scale is from a thousandth of what it is now to a thousand times that. Weights and biases are to be
-    finite: a sign tells nothing of a NaN, so that with one bit the loss may stay finite. All scales are looked at
-    together, and the rest is read once.
+    The range of a scale is from a thousandth of what it is now to a thousand times that. Weights, and whatever else is
+    not frozen, are to be finite: a sign tells nothing of a NaN, so that with one bit the loss may stay finite. All
+    scales are looked at together, and the rest is read once.
 
     Args:
         model: made by `prepare_qat`.
@@ -96,7 +96,8 @@ class RangeMonitor:
     def _lost_values(self) -> list[str]:
         """Which weights and other parameters hold NaN or infinity."""
         weights = [(_described(module.weight_quantizer), module.weight) for module in self._weighted]
-        values = [*weights, *self._others]
+        # One that is frozen goes nowhere, and may be a mask of infinities.
+        values = [*weights, *((name, value) for name, value in self._others if value.requires_grad)]
         lost = (~torch.isfinite(_sums([value for _, value in values]))).nonzero().flatten().tolist()
         return [values[index][0] for index in lost]
 

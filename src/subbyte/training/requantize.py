@@ -76,6 +76,7 @@ def check_requantize(model: nn.Module, config: Any) -> TuneConfig:
 
 def _wanted(model: nn.Module, config: Any) -> tuple[Asked, Request, str | None]:
     check_gathered(model)
+    state_of(model).run.check_finished()
     asked, request = Asked.of(model), for_training(as_request(config))
     return asked, request, None if isinstance(request, TuneConfig) else asked.first_last
 

@@ -31,11 +31,13 @@ def convert(prepared: nn.Module) -> nn.Module:
     """A converted copy of a prepared model, in eval(): the same output, bit for bit, from packed weights.
 
     Raises:
-        ModelError: the model is not prepared, or cannot be copied.
+        ModelError: the model is not prepared, is unfinished, or cannot be copied.
         TrainingError: a weight, or a scale that was learned, is not finite.
     """
-    if state_of(prepared).converted:
+    state = state_of(prepared)
+    if state.converted:
         raise ModelError("the model is converted already")
+    state.run.check_finished()
     return convert_in_place(copied(prepared))
 
 

@@ -151,6 +151,7 @@ class ScopedModule(Swapped):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         scope = self.functional_scope
+        scope.run.check_finished()  # ops that are float again would not ask
         if scope.name or torch.compiler.is_compiling():
             return _in_scope(self, scope, args, kwargs)
         awaited.begin(scope.run)

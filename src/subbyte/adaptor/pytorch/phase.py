@@ -33,9 +33,17 @@ class Run:
         Raises:
             ModelError: the model is unfinished.
         """
+        self.check_finished()
+        return self.phase == "quantize"
+
+    def check_finished(self) -> None:
+        """Refuse what is neither one model nor another.
+
+        Raises:
+            ModelError: the model is unfinished.
+        """
         if self.phase == "unfinished":
             raise ModelError(
                 "requantize was interrupted while it changed this model, which is neither what it was nor what was "
                 "asked; make it anew, and load what was trained from a checkpoint"
             )
-        return self.phase == "quantize"

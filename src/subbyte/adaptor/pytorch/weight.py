@@ -11,7 +11,7 @@ from subbyte.adaptor.pytorch.modules import WeightedHandler
 from subbyte.adaptor.pytorch.quantizer import Quantizer
 from subbyte.calibration import calibrate_tensor, params_of_tensor
 from subbyte.errors import CalibrationError, TrainingError
-from subbyte.numerics import QuantizedTensor, expand, scheme_of, to_blocks
+from subbyte.numerics import Learned, QuantizedTensor, expand, scheme_of, to_blocks
 from subbyte.spec import QuantParams, TensorSpec
 
 
@@ -103,6 +103,10 @@ class WeightQuantizer(Quantizer):
             return super().fake(x)
         params = self.training_params() if self.learned else self.params_of(x)
         return self.by_gradient(gradient, x, params, self.values_of_a_scale(x))
+
+    def learned_value(self, x: Tensor) -> Learned | None:
+        # Where the range is not learned it may follow the weight, which `fake` sees to.
+        return super().learned_value(self.reparametrized(x)) if self.learned else None
 
     def operand(self, module: Any, handler: WeightedHandler, norm: FoldedBatchNorm | None) -> WeightOperand:
         """The weight of `module` ready for use; quantized again only when something changed."""

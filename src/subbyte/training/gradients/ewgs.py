@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from subbyte.spec import QuantParams, TensorSpec
+from subbyte.spec import TensorSpec
 from subbyte.training.by_slopes import Point, Slopes
 from subbyte.training.gradients.lsq import Lsq
 from subbyte.training.registry import register_gradient
@@ -35,9 +35,6 @@ class Ewgs(Lsq):
         through = torch.where(inside, 1 + self.delta * gradient.sign() * rounded, 0.0)
         # Chosen, not multiplied by 0: steps may be infinite.
         return Slopes(gradient * through, gradient * torch.where(inside, grid - steps * through, grid))
-
-    def learned(self, x: Tensor, params: QuantParams, spec: TensorSpec, values: float) -> None:
-        return None  # the kernels have LSQ's gradient
 
 
 def _width(spec: TensorSpec) -> float:
