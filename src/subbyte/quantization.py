@@ -182,8 +182,8 @@ def train(
     """Train a model, quantized or float; a loop of one's own serves as well.
 
     The scales that are learned are watched, and take steps in proportion to them where the optimizer's have a size of
-    their own (`training.RelativeSteps`); gradients that are scheduled are told of progress. Standard error has a
-    line for each epoch, and in a terminal one that says how far it is.
+    their own, or where `relative_steps` asks for it (`training.RelativeSteps`); gradients that are scheduled are told
+    of progress. Standard error has a line for each epoch, and in a terminal one that says how far it is.
 
     Args:
         model: made by `prepare_qat`, or float; it is what is trained.

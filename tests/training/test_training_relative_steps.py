@@ -67,6 +67,20 @@ def test_the_loop_takes_them_where_they_are_needed(optimizer: str) -> None:
     assert all(torch.equal(value, by_hand.state_dict()[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.parametrize(("optimizer", "asked"), [("SGD", True), ("Adam", False)])
+def test_the_loop_does_as_it_is_asked(optimizer: str, asked: bool) -> None:
+    model = _prepared()
+    by_hand = copy.deepcopy(model)
+    plan = {"optimizer": {optimizer: {"lr": 0.02}}, "relative_steps": asked}
+    subbyte.train(model, [(X, TARGET)], F.cross_entropy, epochs=2, **plan)
+    steps = getattr(torch.optim, optimizer)(by_hand.parameters(), lr=0.02)
+    if asked:
+        RelativeSteps(steps, by_hand)
+    for _ in range(2):
+        _step(by_hand, steps)
+    assert all(torch.equal(value, by_hand.state_dict()[name]) for name, value in model.state_dict().items())
+
+
 def test_stages_bring_scales_that_take_them_too() -> None:
     model = _prepared("w4")
     by_hand = copy.deepcopy(model)

@@ -39,6 +39,8 @@ class TrainingPlan(BaseModel):
             (`T_max`, `total_steps`) and none is given, that of the whole training is used. None keeps the rate.
         stages: configurations after the one that the model has, each from a share of the steps on.
         clip_gradients: the largest norm of all gradients together; None lets them be.
+        relative_steps: whether scales move in proportion to what they are (`training.RelativeSteps`); None: where
+            the optimizer's steps have a size of their own, as Adam's.
         freeze_batch_norm: from this share on the statistics of BatchNorms stay; None lets them move.
         reestimate_batch_norm: whether they are found anew at the end, on the calibration data.
         keep: which epoch's model comes back: the last, or of those at the last configuration the one with the best
@@ -56,6 +58,7 @@ class TrainingPlan(BaseModel):
     lr_schedule: Any = None
     stages: list[Stage] = []
     clip_gradients: Annotated[StrictFloat | StrictInt, Field(gt=0)] | None = None
+    relative_steps: StrictBool | None = None
     freeze_batch_norm: Share | None = None
     reestimate_batch_norm: StrictBool = False
     keep: Literal["last", "best"] = "last"

@@ -27,7 +27,8 @@ class RelativeSteps:
 
     With s a scale as it is computed with, and d the optimizer's own step: `s + s d` in the place of `s + d`. Adam's d
     is about the learning rate, which a scale of 8 bits is smaller than: it would be gone after one step. LSQ's
-    gradients are made for SGD (Esser et al., 2020, section 2.2), which needs none of this.
+    gradients are made for SGD (Esser et al., 2020, section 2.2), which at the small rates of fine-tuning needs none of
+    this; at large ones, from scratch, scales of 8 bits may run away under SGD too.
 
     Scales are looked for in each step, so that those that `requantize` brings have it, too.
 

@@ -55,7 +55,8 @@ class TrainingRun:
             raise ConfigError(f"{name}: calibration data is needed: give data=...")
         self.step = self.stage = 0
         self.optimizer = optimizer_of(plan.optimizer, model.parameters())
-        if _is_trained(model) and isinstance(self.optimizer, OF_THEIR_OWN_SIZE):
+        asked = plan.relative_steps
+        if _is_trained(model) and (isinstance(self.optimizer, OF_THEIR_OWN_SIZE) if asked is None else asked):
             RelativeSteps(self.optimizer, model)
         self.lr_schedule = None if plan.lr_schedule is None else lr_schedule_of(plan.lr_schedule, self.optimizer, steps)
         self.watch()
