@@ -11,7 +11,6 @@ import subbyte
 from networks import randomized, seeded
 from subbyte.adaptor.pytorch.modules.convolution import ConvolutionHandler
 from subbyte.kernels.operator import is_native
-from subbyte.numerics import Learned
 from subbyte.training.gradients.lsq import Lsq
 
 X = seeded((4, 4, 6, 6))
@@ -117,13 +116,9 @@ def test_the_weight_is_the_one_that_its_gradient_says(gradient: Lsq) -> None:
 
 
 def test_a_convolution_that_computes_something_else_is_asked_for_it() -> None:
-    module = OfAnotherKind(4, 8, 3)
-    spec = subbyte.TensorSpec("int4")
-    x, weight = (
-        Learned(each, torch.tensor(0.1), torch.tensor(0, dtype=torch.int32), spec) for each in (X, module.weight)
-    )
-    assert ConvolutionHandler("Conv2d", 2).apply_learned(module, x, weight) is None
-    assert ConvolutionHandler("Conv2d", 2).apply_learned(nn.Conv2d(4, 8, 3), x, weight) is not None
+    handler = ConvolutionHandler("Conv2d", 2)
+    assert not handler.takes_learned(OfAnotherKind(4, 8, 3), X)
+    assert handler.takes_learned(nn.Conv2d(4, 8, 3), X)
 
 
 def test_a_scale_that_is_no_number_is_named() -> None:

@@ -233,19 +233,11 @@ def affine_fake_quantize_backward(
 
 
 def affine_fake_quantize_backward_(
-    gradient: Tensor,
-    x: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    low: int,
-    high: int,
-    group_size: int = 0,
-    *,
-    factor: float = 1.0,
-    rectified: bool = False,
+    gradient: Tensor, x: Tensor, parameters: tuple[Tensor, Tensor, Grid], *, factor: float, rectified: bool
 ) -> tuple[Tensor, Tensor]:
     """The same, x's written over `gradient`, which nothing else may need; those of scale and zero point."""
-    of_scale, of_zero_point = _BACKWARD_(gradient, x, scale, zero_point, low, high, group_size, factor, rectified)
+    scale, zero_point, grid = parameters
+    of_scale, of_zero_point = _BACKWARD_(gradient, x, scale, zero_point, *grid, factor, rectified)
     return of_scale, of_zero_point
 
 

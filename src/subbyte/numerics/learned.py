@@ -117,7 +117,7 @@ class Way:
     def back_over(self, gradient: Tensor, x: Tensor, scale: Tensor, code: Tensor) -> tuple[Tensor | None, ...]:
         """The same, x's written over the gradient, which nothing else may need."""
         of_scale, of_zero = kernels.affine_fake_quantize_backward_(
-            gradient, x, scale, code, *self.grid, factor=self.factor, rectified=self.rectified
+            gradient, x, (scale, code, self.grid), factor=self.factor, rectified=self.rectified
         )
         if self.rectified:
             note_masked(gradient, x)

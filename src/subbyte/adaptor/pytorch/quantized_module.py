@@ -218,7 +218,8 @@ class PreparedWeighted(WeightedModule):
 
     def _learned_product(self, x: Tensor, quantizer: InputQuantizer, norm: FoldedBatchNorm | None) -> Tensor | None:
         """The same as one node of autograd, where the handler has one for it; else None."""
-        if (norm is not None and folds_first(self.weight_spec)) or torch.is_autocast_enabled(x.device.type):
+        is_folded_first = norm is not None and folds_first(self.weight_spec)
+        if is_folded_first or torch.is_autocast_enabled(x.device.type) or not self.handler.takes_learned(self, x):
             return None
         values = learned_value(x, quantizer)
         weight = self.weight_quantizer.learned_value(self.weight)

@@ -36,14 +36,14 @@ class ConvolutionHandler(_SpatialHandler):
         y: Tensor = module._conv_forward(x, weight, None)
         return y
 
-    def apply_learned(self, module: Any, x: Learned, weight: Learned) -> Tensor | None:
+    def takes_learned(self, module: Any, x: Tensor) -> bool:
         # A number for all dimensions, or a word, where somebody wrote it over what the module was made with.
-        sizes = (module.stride, module.padding, module.dilation)
-        is_plain = module.padding_mode == "zeros" and not any(isinstance(size, int | str) for size in sizes)
+        has_words = any(isinstance(size, int | str) for size in (module.stride, module.padding, module.dilation))
         is_own = type(module)._conv_forward is not _FORWARDS[self.dimensions - 1]
-        if is_own or not is_plain or x.x.ndim != self.dimensions + 2:
-            return None
-        geometry = Geometry(*sizes, module.groups)
+        return not (has_words or is_own) and module.padding_mode == "zeros" and x.ndim == self.dimensions + 2
+
+    def apply_learned(self, module: Any, x: Learned, weight: Learned) -> Tensor:
+        geometry = Geometry(module.stride, module.padding, module.dilation, module.groups)
         return learned_convolution(x, weight, geometry)
 
     def macs(self, module: Any, inputs: tuple[Any, ...], output: Tensor) -> int:

@@ -70,9 +70,13 @@ class WeightedHandler(ModuleHandler):
     def apply(self, module: Any, x: Tensor, weight: Tensor, *extra: Any) -> Tensor:
         """The linear map, without bias. `extra`: what else the module's forward takes."""
 
-    def apply_learned(self, module: Any, x: Learned, weight: Learned) -> Tensor | None:
-        """The same of quantized values with learned scales, as one node of autograd; None: it has none for them."""
-        return None
+    def takes_learned(self, module: Any, x: Tensor) -> bool:
+        """Whether `apply_learned` computes what `apply` does of this input."""
+        return False
+
+    def apply_learned(self, module: Any, x: Learned, weight: Learned) -> Tensor:
+        """The same of quantized values with learned scales, as one node of autograd."""
+        raise NotImplementedError(f"{type(self).__name__} takes no learned scales")
 
     def check_spec(self, module: Any, spec: TensorSpec, name: str) -> None:
         """Refuse a weight spec that this module cannot have.
