@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cases import Case
 from ceilings import Ceilings
-from measuring import ON_CODES, Case, Measured, Results
+from measuring import Measured, Results
+from own_layers import ON_CODES
 
 from report import Report
 

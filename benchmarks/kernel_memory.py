@@ -2,12 +2,9 @@
 
 import ctypes
 import gc
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import torch
+from contenders import in_fresh_process
 from resident import resident as resident_now
 from torch import nn
 
@@ -21,10 +18,7 @@ def report_memory(report: Report, *, quick: bool) -> None:
     """A row for each configuration."""
     rows = []
     for configuration in CONFIGURATIONS[:1] if quick else CONFIGURATIONS:
-        script = str(Path(__file__).with_name("kernels.py"))
-        command = [sys.executable, script, "--resident", configuration, *(["--quick"] if quick else [])]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        figures = json.loads(done.stdout.splitlines()[-1])
+        figures = in_fresh_process(_resident, configuration, quick)
         ratio = figures["trimmed"] / figures["float"]
         mebibytes = (f"{figures[name] / 2**20:.0f}" for name in ("weights", "float", "held", "quantized", "trimmed"))
         rows.append([configuration, *mebibytes, f"{ratio:.3f}"])
@@ -41,8 +35,8 @@ def report_memory(report: Report, *, quick: bool) -> None:
     )
 
 
-def resident(configuration: str, *, quick: bool) -> dict[str, int]:
-    """Figures in bytes; for a process of its own."""
+def _resident(configuration: str, quick: bool) -> dict[str, int]:
+    """Return figures in bytes; for a fresh process."""
     side, layers = (512, 4) if quick else (4096, 8)
     x = torch.randn(1, side)
     subbyte.use_kernels(

@@ -22,11 +22,13 @@ class Layer:
         instance: a further copy of the weight, as a function that runs the layer with it.
         nbytes: what a call reads of its weight.
         in_a_call: layers that one call runs, one after another.
+        alone: whether it does the work of the whole layer. Default: True.
     """
 
     instance: Callable[[], Call]
     nbytes: int
     in_a_call: int = 1
+    alone: bool = True
 
     def hot(self) -> Call:
         """The same weight at every call."""

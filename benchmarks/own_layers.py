@@ -1,17 +1,23 @@
-"""Subbyte's layers, through the model that `use_kernels` gives and through the operators that this model calls."""
+"""Subbyte's layers, called in three ways.
+
+`model` is a model of this one layer, as a user calls it; `op` are the operators of `torch.ops.subbyte` that the model
+calls; `op, codes in and out` is a convolution as it runs within a network: it takes codes or bits, and the same
+operator computes a relu (of bits: the sign) and the codes of the next layer.
+"""
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+from cases import Case
 from layers import Call, Layer
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import subbyte
+from subbyte.kernels import isas, use_isa
 from subbyte.kernels.epilogue import Codes, Epilogue, Signs
 from subbyte.kernels.memory import empty_in_huge_pages
 from subbyte.kernels.packing import pack_codes
@@ -22,41 +28,69 @@ VIEWS = frozenset({"alias", "detach", "expand", "permute", "reshape", "select", 
 VIEWS |= {"unsqueeze", "view", "_unsafe_view"}
 
 
-@dataclass(frozen=True)
-class OwnLayer:
-    """One layer of a model on kernels.
+MODEL, OPERATOR, ON_CODES = "model", "op", "op, codes in and out"  # how a layer of ours is called
 
-    Args:
-        model: the whole of it, as a user calls it.
-        operators: the operators of `torch.ops.subbyte` that it calls, with what it called them with.
-        alone: nothing but these operators computes, so that they stand for the layer.
-        on_codes: of a convolution, as it runs within a network: it takes codes or bits, and a relu (of bits: the sign)
-            and the next layer's codes follow in the same operator.
-    """
-
-    model: Layer
-    operators: Layer
-    alone: bool
-    on_codes: Layer | None = None
+# Configurations by the names that goals know them by.
+USERS_TYPE = subbyte.DataType("apot4", values=[s * v / 16 for s in (-1, 1) for v in (1, 2, 3, 4, 6, 8, 12, 16)])
+CODES = {f"W{bits}A8 g128": f"w{bits}a8:dynamic:g128" for bits in (1, 2, 3, 4, 8)}
+BINARY = {"W1A1": "w1a1"}
+FLOATS = {"W4 x fp32 g128": "w4:g128", "W4 x bf16 g128": "w4:g128"}
+CODEBOOKS = {
+    f"{name} x {x} g128": f"w{dtype}{short}:g128"
+    for name, dtype in (("nf4", "nf4"), ("fp4", "fp4_e2m1"), ("a user's 4-bit type", USERS_TYPE.name))
+    for x, short in (("A8", "a8:dynamic"), ("fp32", ""))
+}
+CONVOLUTIONS = {"W1A1": "w1a1", "W2A8": "w2a8", "W4A8": "w4a8", "W8A8": "w8a8"}
 
 
-def model_on_kernels(module: nn.Module, configuration: str, x: Tensor) -> nn.Module | None:
-    """A model of this layer alone, quantized, on kernels; None where there is no kernel for it yet."""
+def configurations(case: Case) -> dict[str, str]:
+    """Return the configurations that are measured in a case, by name; codebooks where goals speak of them."""
+    if case.kind == "Conv2d":
+        return CONVOLUTIONS
+    if case.isa:
+        return CODES | BINARY
+    return CODES | BINARY | FLOATS | (CODEBOOKS if case.name == "M=1" else {})
+
+
+def own_layers(case: Case) -> dict[str, Layer]:
+    """Return the layers of a case that have a kernel, each called as a model, as its operators, and on codes."""
+    subbyte.register_dtype(USERS_TYPE)
+    if isas():
+        use_isa(case.isa)
+    x, weight = case.tensors()
+    layers: dict[str, Layer] = {}
+    for name, configuration in configurations(case).items():
+        given = x.bfloat16() if "bf16" in name else x
+        model = _model_on_kernels(_module(case, weight.to(given.dtype)), configuration, given)
+        if model is not None:
+            layers |= {f"{name}: {called}": layer for called, layer in _ways_to_call(model, given).items()}
+    return layers
+
+
+def _module(case: Case, weight: Tensor) -> nn.Module:
+    make = nn.Linear if case.kind == "Linear" else partial(nn.Conv2d, kernel_size=3, padding=1)
+    module = make(weight.shape[1], weight.shape[0], bias=False)
+    module.weight = nn.Parameter(weight.clone(), requires_grad=False)
+    return module
+
+
+def _ways_to_call(model: nn.Module, x: Tensor) -> dict[str, Layer]:
+    """Return the layer that a model on kernels is: as a user calls it, by its operators, and within a network."""
+    calls = _Calls.of(model, x)
+    nbytes = calls.nbytes - x.nbytes
+    layers = {
+        MODEL: Layer(lambda: partial(_copied(model), x), nbytes),
+        OPERATOR: Layer(lambda: _Calls.of(_copied(model), x).replay, nbytes, alone=calls.alone),
+    }
+    on_codes = _on_codes(calls, nbytes)
+    return layers if on_codes is None else layers | {ON_CODES: on_codes}
+
+
+def _model_on_kernels(module: nn.Module, configuration: str, x: Tensor) -> nn.Module | None:
+    """Return a model of this layer alone, quantized, on kernels; None if there is no kernel for it yet."""
     model = subbyte.use_kernels(subbyte.quantize(nn.Sequential(module), configuration, x))
     kernel = subbyte.summary(model).rows[0]["kernel"]
     return None if kernel.startswith(NO_KERNEL) else model
-
-
-def own_layer(model: nn.Module, x: Tensor) -> OwnLayer:
-    """The layer that such a model is, given x."""
-    calls = _Calls.of(model, x)
-    nbytes = calls.nbytes - x.nbytes
-    return OwnLayer(
-        Layer(lambda: partial(_copied(model), x), nbytes),
-        Layer(lambda: _Calls.of(_copied(model), x).replay, nbytes),
-        calls.alone,
-        _on_codes(calls, nbytes),
-    )
 
 
 def _on_codes(calls: "_Calls", nbytes: int) -> Layer | None:
