@@ -79,6 +79,9 @@ void embedding_codes(StackValue* stack, std::uint64_t, std::uint64_t) {
   const bool has_values = values.count() != 0;
   require_count(values, "the table of values", has_values ? std::int64_t{1} << bits : 0);
   require(!has_values || !table.is_signed, "codes that stand for values are counted from 0");
+  require(!has_values || zero_point.count() == 0,
+          "a table of values has no zero points, got " + std::to_string(zero_point.count()) +
+              "; pass an empty zero point, or subtract it from the values");
   table.packed = packed.data<std::uint8_t>(), table.scales = scale.data<float>();
   table.zero_points = zero_point.count() == 0 ? nullptr : zero_point.data<std::int32_t>();
   table.values = has_values ? values.data<float>() : nullptr;

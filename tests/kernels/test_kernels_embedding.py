@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_refused(kernels: str) -> None:
         {"scale": torch.full((7, 3), torch.nan)},
         {"zero_point": torch.zeros(4, dtype=torch.int32)},
         {"values": torch.rand(7)},
-        {"values": torch.rand(8), "signed": True},
+        {"values": torch.rand(8), "signed": True, "zero_point": torch.empty(0, dtype=torch.int32)},
         {"bits": 0},
         {"bits": 9},
         {"rows": -1},
@@ -119,6 +119,14 @@ def test_what_does_not_fit_is_refused(kernels: str) -> None:
     for change in changes:
         with pytest.raises(RuntimeError):
             run(drawn, **change)
+
+
+@pytest.mark.parametrize("by_row", [True, False])
+def test_embedding_codes_refuses_values_with_zero_points(kernels: str, by_row: bool) -> None:
+    drawn = case(kind="table", by_row=by_row)
+    zero_points = torch.ones(drawn["scale"].shape, dtype=torch.int32)
+    with pytest.raises(RuntimeError, match=rf"no zero points, got {zero_points.numel()};"):
+        run(drawn, zero_point=zero_points)
 
 
 def test_it_is_a_well_behaved_operator() -> None:

@@ -27,8 +27,8 @@ def embedding_codes(
         index: int64 [n].
         packed: uint8, one axis: the codes of the table [rows, columns], row-major, as `pack_codes` gives them.
         scale: fp32 [rows, groups], or [1, groups] for all rows.
-        zero_point: int32, the same shape; or empty: 0.
-        values: fp32 [2^bits], what codes stand for; or empty: themselves.
+        zero_point: int32, the same shape; or empty: 0. It must be empty if `values` is given.
+        values: fp32 [2^bits], the value of each code; or empty: each code is its own value.
         bits: of a code.
         signed: whether a code's highest bit is its sign.
         rows, columns: of the table.
@@ -72,6 +72,11 @@ def _embedding_codes(
         raise KernelError("the zero point does not fit the scale")
     if values.dtype != torch.float32 or values.numel() not in (0, 1 << bits) or (values.numel() and signed):
         raise KernelError("a table of values has an entry for each code, counted from 0")
+    if values.numel() and zero_point.numel():
+        raise KernelError(
+            f"a table of values has no zero points, got {zero_point.numel()}; pass an empty zero point, "
+            "or subtract it from the values"
+        )
     if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < rows):
         raise KernelError(f"an index is out of range: the table has {rows} rows")
     check_scale_of_weight(scale)
