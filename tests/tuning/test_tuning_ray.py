@@ -48,8 +48,8 @@ class Dying(Logged):
 
 def test_two_workers_of_which_one_is_killed_find_what_one_process_does(tmp_path: Path, cluster: Any) -> None:
     log = tmp_path / "log"
-    whole = search_small(Logged(tmp_path / "whole.log"), tmp_path / "whole.journal")
-    result = search_small(Dying(log, once=True), tmp_path / "s.journal", study="small", distribution=Ray(workers=2))
+    whole = search_small(Logged(tmp_path / "whole.log"), tmp_path / "whole.db")
+    result = search_small(Dying(log, once=True), tmp_path / "s.db", study="small", distribution=Ray(workers=2))
     assert len((tmp_path / "log.died").read_text().splitlines()) == 1
     assert not any(trial.failed for trial in result.trials)
     assert [trial.config for trial in result.trials] == [trial.config for trial in whole.trials]
@@ -63,16 +63,16 @@ def test_two_workers_of_which_one_is_killed_find_what_one_process_does(tmp_path:
 def test_two_workers_share_the_trials(tmp_path: Path, cluster: Any) -> None:
     log = tmp_path / "log"
     evaluate = Logged(log, 0.05)
-    result = search_small(evaluate, tmp_path / "s.journal", study="small", distribution=Ray(workers=2))
+    result = search_small(evaluate, tmp_path / "s.db", study="small", distribution=Ray(workers=2))
     assert len(tried_by(log) - {str(os.getpid())}) == 2
-    search_small(evaluate, tmp_path / "s.journal", study="small", distribution=Ray(workers=2))
+    search_small(evaluate, tmp_path / "s.db", study="small", distribution=Ray(workers=2))
     assert len(lines(log)) == 2 + len(result.trials)  # taken up, only the float model is evaluated again
 
 
 @pytest.mark.slow
 def test_a_trial_that_kills_every_worker_fails(tmp_path: Path, cluster: Any) -> None:
     result = search_small(
-        Dying(tmp_path / "log", once=False), tmp_path / "s.journal", distribution=Ray(workers=1), max_trials=1
+        Dying(tmp_path / "log", once=False), tmp_path / "s.db", distribution=Ray(workers=1), max_trials=1
     )
     assert len((tmp_path / "log.died").read_text().splitlines()) == 3
     assert result.trials[0].problem == "the worker died 3 times while it tried this"
@@ -94,7 +94,7 @@ def test_what_cannot_be_sent_is_refused(tmp_path: Path, cluster: Any) -> None:
             return 1.0
 
     with pytest.raises(TuningError, match="cannot be sent to Ray's workers"):
-        search_small(evaluate, tmp_path / "s.journal", distribution=Ray(workers=2))
+        search_small(evaluate, tmp_path / "s.db", distribution=Ray(workers=2))
 
 
 def test_ray_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,4 +107,4 @@ def test_ray_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(builtins, "__import__", refused)
     with pytest.raises(TuningError, match=r"pip install subbyte\[ray\]"):
-        search_small(Logged(tmp_path / "log"), tmp_path / "s.journal", distribution=Ray())
+        search_small(Logged(tmp_path / "log"), tmp_path / "s.db", distribution=Ray())

@@ -65,7 +65,7 @@ def damage(path: Path) -> None:
 @pytest.fixture
 def whole(tmp_path: Path) -> Any:
     """The search without interruption."""
-    return search_small(Logged(tmp_path / "whole.log"), tmp_path / "whole.journal")
+    return search_small(Logged(tmp_path / "whole.log"), tmp_path / "whole.db")
 
 
 @pytest.mark.parametrize(("at", "code"), [(die, -signal.SIGKILL), (be_interrupted, 1)])
@@ -130,14 +130,14 @@ def test_trials_of_another_strategy_count_in_the_same_study(tmp_path: Path, whol
 @pytest.mark.parametrize("limits", [{"max_trials": 1}, {"timeout": 0}])
 @pytest.mark.parametrize(("max_loss", "met"), [(0.5, True), (1e-12, False)])
 def test_the_end_of_trials_or_time_gives_the_best(tmp_path: Path, limits: Any, max_loss: float, met: bool) -> None:
-    result = search_small(Logged(tmp_path / "log"), tmp_path / "s.journal", accuracy=Accuracy(max_loss), **limits)
+    result = search_small(Logged(tmp_path / "log"), tmp_path / "s.db", accuracy=Accuracy(max_loss), **limits)
     assert len(result.trials) == 1
     assert result.criterion_met is met
     assert result.model is not None
 
 
 def test_a_strategy_without_proposals_gives_the_widest_model(tmp_path: Path) -> None:
-    result = search_small(Logged(tmp_path / "log"), tmp_path / "s.journal", strategy="nothing")
+    result = search_small(Logged(tmp_path / "log"), tmp_path / "s.db", strategy="nothing")
     assert result.criterion_met
     assert all(config.is_float for config in result.best.config.op.values())
 
@@ -165,7 +165,7 @@ def test_a_trial_that_fails_is_recorded_and_the_search_goes_on(tmp_path: Path, f
 
 
 def test_all_trials_fail_and_a_model_comes_back(tmp_path: Path) -> None:
-    result = search_small(lambda config: 1.0 if config is None else 1 / 0, tmp_path / "s.journal")
+    result = search_small(lambda config: 1.0 if config is None else 1 / 0, tmp_path / "s.db")
     assert not result.criterion_met
     assert all(trial.failed for trial in result.trials)
     assert result.model is not None
@@ -178,7 +178,7 @@ def test_the_float_model_is_evaluated_three_times_before_it_fails(tmp_path: Path
 
     calls: list[Any] = []
     with pytest.raises(LookupError, match="call 3") as raised:
-        search_small(evaluate, tmp_path / "s.journal")
+        search_small(evaluate, tmp_path / "s.db")
     assert raised.traceback[-1].name == "evaluate"
     assert calls == [None] * 3
 
@@ -191,7 +191,7 @@ def test_the_float_model_may_fail_twice(tmp_path: Path) -> None:
             raise fault
         return 1.0
 
-    assert search_small(evaluate, tmp_path / "s.journal").baseline == 1.0
+    assert search_small(evaluate, tmp_path / "s.db").baseline == 1.0
 
 
 @pytest.mark.parametrize(
@@ -199,9 +199,9 @@ def test_the_float_model_may_fail_twice(tmp_path: Path) -> None:
 )
 def test_a_study_of_another_search_is_refused(tmp_path: Path, what: str, said: str) -> None:
     identity = {"model": "a", "data": "b", "alternatives": "c", "evaluation": "d"}
-    Study(tmp_path / "s.journal", identity, "small")
+    Study(tmp_path / "s.db", identity, "small")
     with pytest.raises(TuningError, match=rf"study 'small' is of another search: [^;]*{said}[^;]*differ"):
-        Study(tmp_path / "s.journal", identity | {what: "other"}, "small")
+        Study(tmp_path / "s.db", identity | {what: "other"}, "small")
 
 
 def test_another_evaluation_of_the_same_code_is_refused(tmp_path: Path) -> None:
@@ -233,9 +233,9 @@ def test_another_evaluation_of_the_same_code_begins_a_new_study(tmp_path: Path) 
 
 def test_a_study_of_another_criterion_is_judged_anew(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    lenient = search_small(Logged(log), tmp_path / "s.journal", study="small", accuracy=Accuracy(1.0))
+    lenient = search_small(Logged(log), tmp_path / "s.db", study="small", accuracy=Accuracy(1.0))
     strict = search_small(
-        Logged(log), tmp_path / "s.journal", study="small", accuracy=Accuracy(1e-6, "absolute"), max_trials=1
+        Logged(log), tmp_path / "s.db", study="small", accuracy=Accuracy(1e-6, "absolute"), max_trials=1
     )
     assert all(trial.met for trial in lenient.trials)
     assert not strict.criterion_met
@@ -250,17 +250,16 @@ def test_a_study_that_is_not_ours_is_refused(tmp_path: Path) -> None:
         search_small(Logged(tmp_path / "log"), tmp_path / "s.db", study="small")
 
 
-@pytest.mark.parametrize("storage", [3, None, "nowhere://x", "/proc/none/s.db", "/proc/none/s.journal"])
+@pytest.mark.parametrize("storage", [3, None, "nowhere://x", "/proc/none/s.db"])
 def test_a_storage_that_cannot_be_opened(storage: Any) -> None:
     with pytest.raises(TuningError, match=r"storage"):
         Study(storage, {"model": "a"})
 
 
-@pytest.mark.parametrize("name", ["s.db", "s.journal"])
-def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("{no study\n{neither\n" * 100)
-    with pytest.raises(TuningError, match=rf"{name} cannot be"):
-        Study(tmp_path / name, {"model": "a"})
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "s.db").write_text("{no study\n{neither\n" * 100)
+    with pytest.raises(TuningError, match=r"s\.db cannot be"):
+        Study(tmp_path / "s.db", {"model": "a"})
 
 
 def test_a_file_damaged_in_the_middle_is_named(tmp_path: Path) -> None:
@@ -273,9 +272,9 @@ def test_a_file_damaged_in_the_middle_is_named(tmp_path: Path) -> None:
 
 
 def test_there_is_no_best_yet(tmp_path: Path) -> None:
-    Study(tmp_path / "s.journal", {"model": "a"}, "small")
+    Study(tmp_path / "s.db", {"model": "a"}, "small")
     with pytest.raises(TuningError, match=r"no trial of study 'other' that did not fail \(studies: small\)"):
-        best_configuration(tmp_path / "s.journal", "other")
+        best_configuration(tmp_path / "s.db", "other")
 
 
 @pytest.mark.parametrize("limits", [{"max_trials": 0}, {"max_trials": 2.5}, {"timeout": -1}, {"timeout": "1 h"}])

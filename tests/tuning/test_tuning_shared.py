@@ -36,11 +36,10 @@ def tried(log: Path) -> list[str]:
     return [line for line in lines(log) if line != "float"]
 
 
-@pytest.mark.parametrize("name", ["s.db", "s.journal"])
-def test_two_processes_share_the_trials(tmp_path: Path, name: str) -> None:
-    whole = search_small(Logged(tmp_path / "whole.log"), tmp_path / "whole.journal")
+def test_two_processes_share_the_trials(tmp_path: Path) -> None:
+    whole = search_small(Logged(tmp_path / "whole.log"), tmp_path / "whole.db")
     log = tmp_path / "log"
-    processes = [started(tmp_path / name, log, tmp_path / f"found{index}", company=2) for index in range(2)]
+    processes = [started(tmp_path / "s.db", log, tmp_path / f"found{index}", company=2) for index in range(2)]
     for process in processes:
         process.join(60)
         assert process.exitcode == 0
@@ -51,7 +50,7 @@ def test_two_processes_share_the_trials(tmp_path: Path, name: str) -> None:
 
 
 def test_the_trial_of_a_killed_process_is_run_again(tmp_path: Path) -> None:
-    whole = search_small(Logged(tmp_path / "whole.log"), tmp_path / "whole.journal")
+    whole = search_small(Logged(tmp_path / "whole.log"), tmp_path / "whole.db")
     log = tmp_path / "log"
     killed = started(tmp_path / "s.db", log, tmp_path / "none", die)
     killed.join(60)
@@ -65,11 +64,11 @@ def test_the_trial_of_a_killed_process_is_run_again(tmp_path: Path) -> None:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    return Study(tmp_path / "s.journal", IDENTITY, "small")
+    return Study(tmp_path / "s.db", IDENTITY, "small")
 
 
 def of_another(study: Study, tmp_path: Path) -> Study:
-    return Study(tmp_path / "s.journal", IDENTITY, "small")
+    return Study(tmp_path / "s.db", IDENTITY, "small")
 
 
 def test_a_candidate_is_claimed_once(study: Study, tmp_path: Path) -> None:
@@ -143,13 +142,13 @@ def test_who_is_interrupted_gives_up_its_claim(study: Study, tmp_path: Path) -> 
 
 def test_no_time_to_wait_for_others(study: Study, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    result = search_small(Logged(log), tmp_path / "t.journal", study="small", distribution=Shared(), timeout=0)
+    result = search_small(Logged(log), tmp_path / "t.db", study="small", distribution=Shared(), timeout=0)
     assert len(result.trials) == 1
 
 
 def test_a_study_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(TuningError, match="study="):
-        search_small(Logged(tmp_path / "log"), tmp_path / "s.journal", distribution=Shared())
+        search_small(Logged(tmp_path / "log"), tmp_path / "s.db", distribution=Shared())
     assert not lines(tmp_path / "log")
 
 
@@ -163,7 +162,7 @@ def test_the_strategy_is_told_how_many_take_part(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(registry._STRATEGIES, "asking", asking)
     for distribution in (Local(), Shared(STALE), Shared(STALE, workers=3)):
         search_small(
-            Logged(tmp_path / "log"), tmp_path / "s.journal", study="small", strategy="asking",
+            Logged(tmp_path / "log"), tmp_path / "s.db", study="small", strategy="asking",
             distribution=distribution,
         )  # fmt: skip
     assert told == [1, 1, 3]

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
+from urllib.parse import quote, unquote
 
 import optuna
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 from subbyte import TuneConfig, TuningError
 from subbyte.tuning import Proposals, Search, best_configuration
 from subbyte.tuning.candidate import Candidate
+from subbyte.tuning.storage import displayed
 from subbyte.tuning.strategies import registry
 from subbyte.tuning.study import Record, Study
 from subbyte.tuning.trial import Trial
@@ -46,53 +48,22 @@ def no_space_beyond(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("cut", [1, 20])
-def test_a_journal_that_ends_in_half_a_line_is_mended(tmp_path: Path, cut: int) -> None:
+def test_open_storage_refuses_a_journal(tmp_path: Path) -> None:
     file = tmp_path / "s.journal"
-    study = Study(file, IDENTITY, "small")
-    study.add(record("a"))
-    study.add(record("b"))
-    file.write_bytes(file.read_bytes()[:-cut])
-    taken_up = Study(file, IDENTITY, "small")
-    assert [each.key for each in taken_up.records()] == ["a"]
-    taken_up.add(record("c"))
-    taken_up.add(record("d"))
-    assert [each.key for each in taken_up.records()] == ["a", "c", "d"]
-    assert [each.key for each in Study(file, IDENTITY, "small").records()] == ["a", "c", "d"]
-
-
-def test_half_a_line_of_another_process_is_cut_before_the_next_one(tmp_path: Path) -> None:
-    file = tmp_path / "s.journal"
-    study = Study(file, IDENTITY, "small")
-    with file.open("a") as other:
-        other.write('{"op_code":4,"wor')
-    study.add(record("a"))
-    assert [each.key for each in study.records()] == ["a"]
-
-
-def test_what_is_no_journal_is_left_as_it_is(tmp_path: Path) -> None:
-    file = tmp_path / "notes.journal"
-    file.write_text("a single line")
-    with pytest.raises(TuningError, match=r"notes\.journal is no journal"):
+    file.write_text("kept")
+    with pytest.raises(TuningError, match=r"s\.journal is an Optuna journal.*SQLite.*URL of a database"):
         Study(file, IDENTITY, "small")
-    assert file.read_text() == "a single line"
-
-
-def test_damage_to_a_journal_in_use_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "s.journal"
-    study = Study(file, IDENTITY, "small")
-    with file.open("a") as other:
-        other.write("{neither\n{nor\n")
-    for use in (study.records, lambda: study.baseline, lambda: study.add(record("a"))):
-        with pytest.raises(TuningError, match=r"s\.journal cannot be"):
-            use()
+    with pytest.raises(TuningError, match=r"s\.journal is an Optuna journal"):
+        best_configuration(file)
+    assert file.read_text() == "kept"
 
 
 def test_a_full_disk_is_named_and_the_search_goes_on_later(tmp_path: Path) -> None:
-    file = tmp_path / "s.journal"
+    file = tmp_path / "s.db"
     study = Study(file, IDENTITY, "small")
-    refused = pytest.raises(TuningError, match=r"study 'small' in .*s\.journal cannot be written: .*space")
-    with refused, no_space_beyond(1000):
+    refused = pytest.raises(TuningError, match=r"study 'small' in .*s\.db cannot be written: .*space")
+    room = max(each.stat().st_size for each in tmp_path.iterdir()) + 100_000
+    with refused, no_space_beyond(room):
         add_many(study)
     kept = [each.key for each in Study(file, IDENTITY, "small").records()]
     Study(file, IDENTITY, "small").add(record("b"))
@@ -110,7 +81,7 @@ def test_a_full_database_is_named(tmp_path: Path) -> None:
 
 
 def test_to_look_for_a_study_makes_no_file(tmp_path: Path) -> None:
-    for name in ("typo.db", "typo.journal"):
+    for name in ("typo.db", "typo"):
         with pytest.raises(TuningError, match=rf"there is no file .*{name}"):
             best_configuration(tmp_path / name)
     with pytest.raises(TuningError, match="there is no file"):
@@ -118,10 +89,74 @@ def test_to_look_for_a_study_makes_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("form", ["{}/s.db", "{}/s.journal", "sqlite:///{}/s.db"])
+@pytest.mark.parametrize("form", ["{}/s.db", "sqlite:///{}/s.db"])
 def test_a_missing_folder_is_named(tmp_path: Path, form: str) -> None:
     with pytest.raises(TuningError, match=r"there is no folder .*none; create it first$"):
         Study(form.format(tmp_path / "none"), IDENTITY)
+
+
+SECRET = "top@se/cret"
+URLS = [
+    "postgresql://user:{}@host/db",
+    "postgresql://user:{}@host:port/db",
+    "mysql+nothing://user:{}@host/db",
+    "nowhere://user:{}@host/db",
+    "://user:{}@host",
+    "postgresql://host/db?user=u&password={}",
+    "sqlite://user:{}@",
+]
+
+
+def printed(error: BaseException | None) -> str:
+    """The messages that the traceback of an error prints."""
+    texts = []
+    while error is not None:
+        texts.append(str(error))
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\n".join(texts)
+
+
+@pytest.mark.parametrize("url", [*URLS, "postgresql:/user:{}@host/db", "postgresql://user:{}/db"])
+def test_open_storage_error_hides_the_password(url: str) -> None:
+    with pytest.raises(TuningError, match="storage") as raised:
+        Study(url.format("topsecret"), IDENTITY)
+    assert "secret" not in printed(raised.value)
+
+
+@pytest.mark.parametrize("written", [SECRET, quote(SECRET, safe="")])
+@pytest.mark.parametrize("url", URLS)
+def test_displayed_hides_passwords_with_delimiters(url: str, written: str) -> None:
+    assert "secret" not in displayed(url.format(written)).replace("se/cret", "secret")
+
+
+@pytest.mark.parametrize("written", [SECRET, quote(SECRET, safe="")])
+def test_database_errors_hide_the_password(monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    url = f"postgresql://user:{written}@host/db"
+
+    def refuse(*arguments: Any) -> None:
+        try:
+            raise ConnectionError(f"cannot reach {url} with {unquote(written)}; check the host")
+        except ConnectionError as error:
+            raise RuntimeError(f"wrapped {url}") from error
+
+    monkeypatch.setattr("subbyte.tuning.storage.RDBStorage", refuse)
+    with pytest.raises(
+        TuningError, match=r"user:\*\*\*@host/db cannot be opened: ConnectionError.*check the host"
+    ) as raised:
+        Study(url, IDENTITY)
+    assert SECRET not in printed(raised.value)
+    assert quote(SECRET, safe="") not in printed(raised.value)
+
+
+def test_a_study_that_cannot_be_written_hides_the_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study: Any = Study(tmp_path / "s.db", IDENTITY, "small")
+    monkeypatch.setattr(study, "_file", f"postgresql://user:{SECRET}@host/db")
+    monkeypatch.setattr(study.storage, "create_new_trial", Mock(side_effect=OSError(f"refused for {SECRET}")))
+    with pytest.raises(
+        TuningError, match=r"user:\*\*\*@host/db cannot be written: OSError: refused for \*\*\*"
+    ) as raised:
+        study.add(record("a"))
+    assert SECRET not in printed(raised.value)
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
@@ -139,7 +174,7 @@ def test_a_study_in_memory() -> None:
 def test_max_trials_counts_all_that_the_study_keeps(tmp_path: Path) -> None:
     counts = []
     for strategy, most in (("pairs", 4), ("exhaustive", 4), ("exhaustive", 6), ("pairs", 5)):
-        result = search_small(accuracy, tmp_path / "s.journal", study="small", strategy=strategy, max_trials=most)
+        result = search_small(accuracy, tmp_path / "s.db", study="small", strategy=strategy, max_trials=most)
         counts.append(len(result.trials))
     assert counts == [4, 4, 6, 6]
 
@@ -150,7 +185,7 @@ def recovered(search: Search) -> Proposals:
 
 
 def test_recovery_methods_of_the_best_are_named(tmp_path: Path) -> None:
-    storage: Any = tmp_path / "s.journal"
+    storage: Any = tmp_path / "s.db"
     with (
         patch.dict(registry._STRATEGIES, {"recovered": recovered}),
         patch.object(Search, "realized", lambda search, candidate: candidate.config),
@@ -165,6 +200,6 @@ def test_recovery_methods_of_the_best_are_named(tmp_path: Path) -> None:
 
 
 def test_no_recovery_methods_are_named_where_none_ran(tmp_path: Path) -> None:
-    study = Study(tmp_path / "s.journal", IDENTITY, "small")
+    study = Study(tmp_path / "s.db", IDENTITY, "small")
     study.keep_best(Trial(0, TuneConfig({}), {"metric": 1.0}, 0.0, {}, 1.0, True), "bias_correction; seed 0")
-    best_configuration(tmp_path / "s.journal")  # a warning would be an error
+    best_configuration(tmp_path / "s.db")  # a warning would be an error

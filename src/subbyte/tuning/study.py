@@ -168,9 +168,10 @@ class Study:
             raise
         except Exception as error:  # of whichever database
             raise TuningError(
-                f"study {self.name!r} in {self._file} cannot be written: {cause_of(error)}; see that there is space "
-                "and that writing is allowed; the trials before this one are kept, and the same call goes on from there"
-            ) from error
+                f"study {self.name!r} in {displayed(self._file)} cannot be written: {cause_of(error, self._file)}; see "
+                "that there is space and that writing is allowed; the trials before this one are kept, and the same "
+                "call goes on from there"
+            ) from None
 
     def _attributes(self) -> dict[str, Any]:
         with readable(self._file):
@@ -196,7 +197,7 @@ def best_configuration(storage: Any = DEFAULT_FILE, study: str | None = None) ->
     """
     file = file_of(storage)
     if file is not None and not file.exists():
-        raise TuningError(f"there is no file {file}, in which a study could be")
+        raise TuningError(f"there is no file {displayed(file)}, in which a study could be")
     opened = open_storage(storage)
     with readable(storage):
         found = {each.study_name: each.user_attrs for each in opened.get_all_studies()}
@@ -228,8 +229,8 @@ def readable(storage: Any) -> Iterator[None]:
     except Exception as error:  # of whichever database
         raise TuningError(
             f"the study's storage {displayed(storage)} cannot be read or written, and may be damaged: "
-            f"{cause_of(error)}; give another storage"
-        ) from error
+            f"{cause_of(error, storage)}; give another storage"
+        ) from None
 
 
 def _open(
