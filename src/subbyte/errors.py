@@ -3,10 +3,15 @@
 import difflib
 import functools
 import inspect
+import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 Class = TypeVar("Class", bound=type)
+
+_SHOWN = 100  # characters of a value that a message quotes
+_LARGEST_SHOWN_BITS = 256
+_LISTED = 100  # names
 
 
 class SubbyteError(Exception):
@@ -57,12 +62,44 @@ class UnusedRuleWarning(UserWarning):
     """A rule of training that no quantizer of a model is trained by, unless a later configuration brings one."""
 
 
+class _ShortRepr(reprlib.Repr):
+    """`repr` that takes bounded time and gives at most `_SHOWN` characters, also for nested and shared values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxstring = self.maxother = self.maxlong = _SHOWN
+
+    def repr1(self, x: Any, level: int) -> str:
+        if isinstance(x, int) and x.bit_length() > _LARGEST_SHOWN_BITS:
+            return f"an integer of {x.bit_length():,} bits"  # Python refuses to write those of 4,300 digits
+        if isinstance(x, dict):  # subclasses too, whose own repr has no bound
+            return self.repr_dict(x, level)
+        return self.repr_list(x, level) if isinstance(x, list) else super().repr1(x, level)
+
+
+def quoted(value: object) -> str:
+    """Return `repr(value)`, shortened to about a hundred characters, for a message that quotes a file."""
+    text = _ShortRepr().repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def printable(text: str) -> str:
+    """Return a text with each control character as its escape, so that no file's text controls a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each == "\n" or each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
 def nearest(word: str, allowed: Iterable[str]) -> str:
     """The hint of an error message: `; did you mean 'X'?`, or nothing when no spelling is near."""
-    choices = sorted({str(choice) for choice in allowed if _may_be_meant(str(word).lower(), str(choice).lower())})
-    matches = difflib.get_close_matches(str(word).lower(), [choice.lower() for choice in choices], n=1, cutoff=0.6)
+    word = str(word)[:_SHOWN]  # what is longer is no slip
+    choices = sorted({str(choice) for choice in allowed if _may_be_meant(word.lower(), str(choice).lower())})
+    matches = difflib.get_close_matches(word.lower(), [choice.lower() for choice in choices], n=1, cutoff=0.6)
     spelt = [choice for choice in choices if choice.lower() in matches]  # Conv2d and conv2d
-    return f"; did you mean {difflib.get_close_matches(str(word), spelt, n=1, cutoff=0.0)[0]!r}?" if matches else ""
+    return f"; did you mean {difflib.get_close_matches(word, spelt, n=1, cutoff=0.0)[0]!r}?" if matches else ""
 
 
 def _may_be_meant(word: str, choice: str) -> bool:
@@ -71,8 +108,10 @@ def _may_be_meant(word: str, choice: str) -> bool:
 
 
 def listing(names: Iterable[str]) -> str:
-    """Names in a stable order, for 'allowed: ...' in messages."""
-    return ", ".join(sorted({str(name) for name in names})) or "nothing"
+    """Return names in a stable order, the first hundred of them, for 'allowed: ...' in messages."""
+    found = sorted({str(name) for name in names})
+    more = f", and {len(found) - _LISTED:,} more" if len(found) > _LISTED else ""
+    return printable(", ".join(found[:_LISTED])) + more if found else "nothing"
 
 
 def refuses_misspelt(error: type[SubbyteError]) -> Callable[[Class], Class]:

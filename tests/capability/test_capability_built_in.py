@@ -10,6 +10,7 @@ from subbyte.config import resolve
 from subbyte.dtypes import DataType, dtype, register_dtype, registered_dtypes
 from subbyte.errors import ConfigError
 from subbyte.spec import Granularity, OpInfo, TensorSpec
+from subbyte.spec.patterns import NamePatterns
 
 CPU = load_capability()
 WIDTHS = [*(f"int{bits}" for bits in range(1, 9)), "bint1", "ternary", "nf4", "fp4_e2m1"]
@@ -106,10 +107,11 @@ def test_constraints_combine_with_and() -> None:
         }
     )
     (constraint,) = chip.constraints
-    assert constraint.applies_to(OpInfo("a1", "Conv2d", "weighted", depthwise=True))
-    assert not constraint.applies_to(OpInfo("a1", "Conv2d", "weighted"))
-    assert not constraint.applies_to(OpInfo("bb", "Conv2d", "weighted", depthwise=True))
-    assert not constraint.applies_to(OpInfo("b", "Linear", "weighted", depthwise=True))
+    patterns = NamePatterns()
+    assert constraint.applies_to(OpInfo("a1", "Conv2d", "weighted", depthwise=True), patterns)
+    assert not constraint.applies_to(OpInfo("a1", "Conv2d", "weighted"), patterns)
+    assert not constraint.applies_to(OpInfo("bb", "Conv2d", "weighted", depthwise=True), patterns)
+    assert not constraint.applies_to(OpInfo("b", "Linear", "weighted", depthwise=True), patterns)
 
 
 def without_int4_weights(how: str) -> Capability:

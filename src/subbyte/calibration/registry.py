@@ -8,7 +8,7 @@ from typing import Protocol
 
 from subbyte.calibration.distribution import Distribution
 from subbyte.calibration.statistics import MinMax, Statistics
-from subbyte.errors import CalibrationError, ConfigError, listing, nearest
+from subbyte.errors import CalibrationError, ConfigError, listing, nearest, quoted
 from subbyte.numerics import is_same_definition
 from subbyte.spec import QuantParams, TensorSpec
 
@@ -45,7 +45,7 @@ class Algorithm:
         try:
             return self.function(distribution, spec, *arguments)
         except CalibrationError as error:
-            raise CalibrationError(f"algorithm {self.name!r}: {error}") from None
+            raise CalibrationError(f"algorithm {quoted(self.name)}: {error}") from None
 
 
 _ALGORITHMS: dict[str, Algorithm] = {}
@@ -68,7 +68,7 @@ def register_algorithm(
 
     def register(function: Callable[..., QuantParams]) -> Callable[..., QuantParams]:
         if name in _ALGORITHMS and not is_same_definition(_ALGORITHMS[name].function, function):
-            raise ConfigError(f"algorithm name {name!r} is taken; choose another")
+            raise ConfigError(f"algorithm name {quoted(name)} is taken; choose another")
         _ALGORITHMS[name] = Algorithm(name, function, statistics)
         return function
 
@@ -98,12 +98,14 @@ def parse_algorithm(text: str) -> Algorithm:
     match = _CALL.fullmatch(text)
     name = match.group(1) if match else text
     if match is None or name not in _ALGORITHMS:
-        raise ConfigError(f"algorithm {text!r} is unknown{nearest(name, _ALGORITHMS)} (known: {listing(_ALGORITHMS)})")
+        raise ConfigError(
+            f"algorithm {quoted(text)} is unknown{nearest(name, _ALGORITHMS)} (known: {listing(_ALGORITHMS)})"
+        )
     known = _ALGORITHMS[name]
     try:
         argument = float(match.group(2)) if match.group(2) else None
     except ValueError:
-        raise ConfigError(f"algorithm {text!r}: the argument is not a number") from None
+        raise ConfigError(f"algorithm {quoted(text)}: the argument is not a number") from None
     if argument is not None and not known.takes_argument:
-        raise ConfigError(f"algorithm {text!r}: {name} takes no argument; write {name!r}")
+        raise ConfigError(f"algorithm {quoted(text)}: {name} takes no argument; write {quoted(name)}")
     return Algorithm(known.name, known.function, known.statistics, argument)

@@ -21,7 +21,7 @@ from subbyte.capability.schema import (
 )
 from subbyte.capability.source import Located, Place
 from subbyte.dtypes import DataType, all_or_none, register_dtype, registered_dtypes
-from subbyte.errors import CapabilityError, SubbyteError, listing, nearest
+from subbyte.errors import CapabilityError, SubbyteError, listing, nearest, quoted
 from subbyte.spec import ACCUMULATORS, Granularity, QuantMode
 
 TOP_KEYS = ("extends", "version", "dtypes", "default", "capabilities", "fusions", "constraints", "strict")
@@ -68,7 +68,7 @@ def _version(tree: Located, name: str) -> str:
     version = mapping_at(tree, "version")
     check_keys(version, ["name"], "version")
     if not isinstance(version.get("name", name), str):
-        raise CapabilityError(f"{version.at('name')}: version: name: expected a name, found {version['name']!r}")
+        raise CapabilityError(f"{version.at('name')}: version: name: expected a name, found {quoted(version['name'])}")
     return str(version.get("name", name))
 
 
@@ -76,7 +76,9 @@ def _default(tree: Located, sections: Iterable[str], floats: Iterable[str]) -> s
     choices = [*sections, *floats]
     if "default" in tree:
         if tree["default"] not in choices:
-            raise unknown(tree.at("default"), f"section {tree['default']!r} as default", str(tree["default"]), choices)
+            raise unknown(
+                tree.at("default"), f"section {quoted(tree['default'])} as default", str(tree["default"]), choices
+            )
         return str(tree["default"])
     quantized = list(sections)
     if len(quantized) != 1:
@@ -94,7 +96,7 @@ def _data_types(entries: Located) -> dict[str, DataType]:
         except SubbyteError as error:
             place = _key_place(fields, str(error)) or entries.at(name)
             raise CapabilityError(f"{place}: {error}") from None
-        _check_algorithm(found[name].algorithm, fields.at("algorithm"), f"data type {name!r}")
+        _check_algorithm(found[name].algorithm, fields.at("algorithm"), f"data type {quoted(name)}")
     return found
 
 
@@ -113,13 +115,13 @@ def _sections(capabilities: Located) -> tuple[dict[str, Section], dict[str, tupl
         if data_type is not None and data_type.is_float:
             floats[name] = texts_at(capabilities, name)
             for op_type in set(floats[name]) - {ANY}:
-                check_op_type(op_type, capabilities.at(name), f"section {name!r}")
+                check_op_type(op_type, capabilities.at(name), f"section {quoted(name)}")
         elif isinstance(value, Located):
             sections[name] = _section(value, name, built)
         else:
             raise CapabilityError(
-                f"{capabilities.at(name)}: section {name!r}: expected {{mode: {{op type: ...}}}}, "
-                f"found {value!r}"
+                f"{capabilities.at(name)}: section {quoted(name)}: expected {{mode: {{op type: ...}}}}, "
+                f"found {quoted(value)}"
                 + (
                     ""
                     if not isinstance(value, list)
@@ -130,7 +132,7 @@ def _sections(capabilities: Located) -> tuple[dict[str, Section], dict[str, tupl
 
 
 def _section(value: Located, name: str, built: dict[int, OpCapability]) -> Section:
-    check_keys(value, get_args(QuantMode), f"section {name!r}")
+    check_keys(value, get_args(QuantMode), f"section {quoted(name)}")
     section: dict[QuantMode, dict[str, OpCapability]] = {}
     for mode in get_args(QuantMode):
         entries = mapping_at(value, mode)
@@ -152,7 +154,7 @@ def _op(entry: Located, inside: str) -> OpCapability:
         raise CapabilityError(f"{entry.place}: {inside}: it needs a weight or an activation")
     accumulator = entry.get("accumulator")
     if accumulator not in (None, *ACCUMULATORS):
-        raise unknown(entry.at("accumulator"), f"accumulator {accumulator!r}", str(accumulator), ACCUMULATORS)
+        raise unknown(entry.at("accumulator"), f"accumulator {quoted(accumulator)}", str(accumulator), ACCUMULATORS)
     tensors = {name: _tensor(mapping_at(entry, name), f"{inside}, {name}") for name in TENSORS if name in entry}
     return OpCapability(**tensors, accumulator=accumulator, place=entry.place)
 
@@ -165,7 +167,7 @@ def _tensor(fields: Located, inside: str) -> TensorCapability:
             lists[name] = _field(fields, name, inside)
         elif name != "scale_format":
             raise CapabilityError(
-                f"{fields.place}: {inside}: the key {name!r} is missing (needed: {', '.join(FIELDS[:4])})"
+                f"{fields.place}: {inside}: the key {quoted(name)} is missing (needed: {', '.join(FIELDS[:4])})"
             )
     return TensorCapability(**lists, place=fields.place)
 
@@ -176,7 +178,7 @@ def _field(fields: Located, name: str, inside: str) -> tuple[str, ...]:
     wild = (ANY,) if name in ("dtype", "scheme", "algorithm") else ()
     for value in (value for value in values if value not in wild):
         if (base_name(value) if name in ("granularity", "algorithm") else value) not in known:
-            raise unknown(fields.at(name), f"{name} {value!r} in {inside}", value, [*known, *wild])
+            raise unknown(fields.at(name), f"{name} {quoted(value)} in {inside}", value, [*known, *wild])
         if name == "algorithm":
             _check_algorithm(value, fields.at(name), inside)
     if name == "granularity":
@@ -207,7 +209,7 @@ def _granularities(values: tuple[str, ...], place: Place, inside: str) -> tuple[
 def _strict(tree: Located) -> bool:
     strict = tree.get("strict", False)
     if not isinstance(strict, bool):
-        raise CapabilityError(f"{tree.at('strict')}: strict: expected true or false, found {strict!r}")
+        raise CapabilityError(f"{tree.at('strict')}: strict: expected true or false, found {quoted(strict)}")
     return strict
 
 
@@ -218,7 +220,8 @@ def _fusions(tree: Located) -> tuple[tuple[str, ...], ...]:
     )
     if not well_formed:
         raise CapabilityError(
-            f"{tree.at('fusions')}: fusions: expected lists of op types, as in [[Linear, ReLU]], found {fusions!r}"
+            f"{tree.at('fusions')}: fusions: expected lists of op types, as in [[Linear, ReLU]], "
+            f"found {quoted(fusions)}"
         )
     for op_type in (op for group in fusions for op in group):
         check_op_type(op_type, tree.at("fusions"), "fusions")

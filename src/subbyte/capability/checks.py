@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from subbyte.capability.source import Located, Place
-from subbyte.errors import CapabilityError, listing, nearest
+from subbyte.errors import CapabilityError, listing, nearest, quoted
 
 
 def check_keys(mapping: Located, allowed: Sequence[str], inside: str = "") -> None:
@@ -14,7 +14,7 @@ def check_keys(mapping: Located, allowed: Sequence[str], inside: str = "") -> No
     """
     for key in mapping:
         if key not in allowed:
-            raise unknown(mapping.at(key), f"key {key!r}" + (f" in {inside}" if inside else ""), key, allowed)
+            raise unknown(mapping.at(key), f"key {quoted(key)}" + (f" in {inside}" if inside else ""), key, allowed)
 
 
 def unknown(place: Place, what: str, word: str, allowed: Iterable[str]) -> CapabilityError:
@@ -29,7 +29,7 @@ def mapping_at(parent: Located, key: str) -> Located:
     if value is None:
         return Located(parent.place)
     if not isinstance(value, Located):
-        raise CapabilityError(f"{parent.at(key)}: {key}: expected a mapping of names to values, found {value!r}")
+        raise CapabilityError(f"{parent.at(key)}: {key}: expected a mapping of names to values, found {quoted(value)}")
     return value
 
 
@@ -38,5 +38,5 @@ def texts_at(parent: Located, key: str) -> tuple[str, ...]:
     value = parent.get(key)
     items = value if isinstance(value, list) else [value]
     if not items or not all(isinstance(item, str) for item in items):
-        raise CapabilityError(f"{parent.at(key)}: {key}: expected a list of names, found {value!r}")
+        raise CapabilityError(f"{parent.at(key)}: {key}: expected a list of names, found {quoted(value)}")
     return tuple(items)

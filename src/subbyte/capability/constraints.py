@@ -1,6 +1,5 @@
 """Reading `constraints`: which ops, and the precision that they must have."""
 
-import re
 from collections.abc import Iterable
 from typing import get_args
 
@@ -9,8 +8,9 @@ from subbyte.capability.schema import Capability, Constraint
 from subbyte.capability.shorthand import parse_shorthand
 from subbyte.capability.source import Located
 from subbyte.dtypes import registered_dtypes
-from subbyte.errors import CapabilityError, SubbyteError, listing, nearest
+from subbyte.errors import CapabilityError, SubbyteError, listing, nearest, quoted
 from subbyte.spec import Position
+from subbyte.spec.patterns import PatternError, compiled
 
 
 def read_constraints(tree: Located, capability: Capability) -> tuple[Constraint, ...]:
@@ -27,7 +27,7 @@ def read_constraints(tree: Located, capability: Capability) -> tuple[Constraint,
     if not isinstance(items, list) or not all(isinstance(item, Located) for item in items):
         raise CapabilityError(
             f"{tree.at('constraints')}: constraints: expected a list of "
-            f"{{where: {{...}}, precision: ...}}, found {items!r}"
+            f"{{where: {{...}}, precision: ...}}, found {quoted(items)}"
         )
     return tuple(_constraint(item, capability) for item in items)
 
@@ -36,7 +36,7 @@ def _constraint(item: Located, capability: Capability) -> Constraint:
     check_keys(item, ["where", "precision"], "a constraint")
     for key in ("where", "precision"):
         if key not in item:
-            raise CapabilityError(f"{item.place}: a constraint needs {key!r}: {{where: {{...}}, precision: ...}}")
+            raise CapabilityError(f"{item.place}: a constraint needs {quoted(key)}: {{where: {{...}}, precision: ...}}")
     where = mapping_at(item, "where")
     check_keys(where, ["position", "op", "name", "depthwise"], "where")
     lists = {key: texts_at(where, key) for key in ("position", "op", "name") if key in where}
@@ -45,7 +45,7 @@ def _constraint(item: Located, capability: Capability) -> Constraint:
     _check_patterns(where, lists.get("name", ()))
     depthwise = where.get("depthwise")
     if depthwise is not None and not isinstance(depthwise, bool):
-        raise CapabilityError(f"{where.at('depthwise')}: depthwise: expected true or false, found {depthwise!r}")
+        raise CapabilityError(f"{where.at('depthwise')}: depthwise: expected true or false, found {quoted(depthwise)}")
     precision = _precision(item, capability)
     return Constraint(precision, depthwise=depthwise, place=item.place, **lists)  # type: ignore[arg-type]
 
@@ -54,29 +54,30 @@ def _check_members(where: Located, key: str, values: Iterable[str], allowed: Ite
     choices = list(allowed)
     for value in values:
         if value not in choices:
-            raise unknown(where.at(key), f"{key} {value!r} in where", value, choices)
+            raise unknown(where.at(key), f"{key} {quoted(value)} in where", value, choices)
 
 
 def _check_patterns(where: Located, patterns: Iterable[str]) -> None:
     for pattern in patterns:
         try:
-            re.compile(pattern)
-        except re.error as error:
-            raise CapabilityError(f"{where.at('name')}: name {pattern!r} is no regular expression: {error}") from None
+            compiled(pattern)
+        except PatternError as error:
+            raise CapabilityError(f"{where.at('name')}: name {quoted(pattern)}: {error}") from None
 
 
 def _precision(item: Located, capability: Capability) -> str:
     precision = item["precision"]
     place = item.at("precision")
     if not isinstance(precision, str):
-        raise CapabilityError(f"{place}: precision: expected a name, found {precision!r}")
+        raise CapabilityError(f"{place}: precision: expected a name, found {quoted(precision)}")
     names = {**capability.sections, **registered_dtypes()}
     if precision not in names:
         try:
             parse_shorthand(precision)
         except SubbyteError as error:
             hint = nearest(precision, names)
+            known = listing(capability.sections)
             raise CapabilityError(
-                f"{place}: unknown precision {precision!r}{hint} (sections: {listing(capability.sections)}; {error})"
+                f"{place}: unknown precision {quoted(precision)}{hint} (sections: {known}; {error})"
             ) from None
     return precision

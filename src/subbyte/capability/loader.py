@@ -12,7 +12,7 @@ from subbyte.capability.checks import check_keys
 from subbyte.capability.merge import merge, without_nulls
 from subbyte.capability.schema import Capability
 from subbyte.capability.source import Located, located, read_yaml
-from subbyte.errors import CapabilityError, listing, nearest
+from subbyte.errors import CapabilityError, listing, nearest, quoted
 
 _FOLDER = Path(__file__).parent
 DEFAULT = "pytorch_cpu"
@@ -27,8 +27,9 @@ def load_capability(source: "str | Path | Mapping[str, Any] | Capability" = DEFA
     """Read what the operators of a framework or a chip can do.
 
     Args:
-        source: a built-in's name, a YAML file, the same content as a dictionary (its `extends` is then
-            relative to the working directory), or a Capability, which is returned as it is.
+        source: a built-in's name, a YAML file, the same content as a dictionary, or a Capability, which is returned
+            as it is. A file that `extends` names is looked up relative to the file that names it (for a dictionary,
+            relative to the working directory); its name ends in .yaml or .yml.
 
     Returns:
         The capability; the data types that it describes are registered.
@@ -82,10 +83,14 @@ def _built_in_description(name: str) -> _Description:
 
 
 def _existing(name: str, path: Path, place: str) -> Path:
-    if not path.is_file():
+    try:
+        found = path.is_file()
+    except OSError:  # its name is too long, or its folder may not be read
+        found = False
+    if not found:
         known = built_in_capabilities()
         raise CapabilityError(
-            f"{place}no capability file {str(path)!r}, and no built-in of that name{nearest(name, known)} "
+            f"{place}no capability file {quoted(str(path))}, and no built-in of that name{nearest(name, known)} "
             f"(built in: {listing(known)})"
         )
     return path
@@ -97,11 +102,13 @@ def _read(path: Path, above: tuple[Path, ...], shown: str = "") -> _Description:
     Args:
         above: the files that extend this one, to refuse a cycle.
     """
-    tree = read_yaml(path, shown=shown, repeatable="capabilities", merge=merge)
+    tree = read_yaml(path, shown_as=shown, repeatable="capabilities", merge=merge)
     return _extended(tree, path.parent, (*above, path.resolve()))
 
 
 def _extended(tree: Located, folder: Path, above: tuple[Path, ...]) -> _Description:
+    if above[:-1]:
+        _check_is_capability(tree)
     check_keys(tree, TOP_KEYS)
     base = tree.get("extends")
     if base is None:
@@ -109,14 +116,34 @@ def _extended(tree: Located, folder: Path, above: tuple[Path, ...]) -> _Descript
         return _Description(tree)
     place = tree.at("extends")
     if not isinstance(base, str):
-        raise CapabilityError(f"{place}: extends: expected a built-in's name or a file, found {base!r}")
+        raise CapabilityError(f"{place}: extends: expected a built-in's name or a file, found {quoted(base)}")
     if base in built_in_capabilities():
         return _built_in_description(base).under(tree)
+    if not base.endswith((".yaml", ".yml")):
+        known = built_in_capabilities()
+        raise CapabilityError(
+            f"{place}: extends: no capability file {quoted(base)}: name a file that ends in .yaml or .yml, or a "
+            f"built-in{nearest(base, known)} (built in: {listing(known)})"
+        )
     path = _existing(base, folder / base, f"{place}: extends: ")
     if path.resolve() in above:
         chain = " -> ".join(file.name for file in (*above, path.resolve()))
         raise CapabilityError(f"{place}: extends goes in a circle: {chain}")
     return _read(path, above).under(tree)
+
+
+def _check_is_capability(tree: Located) -> None:
+    """Refuse a file that others extend and that is no capability, without a word of its text, which may be a secret.
+
+    Raises:
+        CapabilityError: it has a key that no capability has; with the line.
+    """
+    for key in tree:
+        if key not in TOP_KEYS:
+            raise CapabilityError(
+                f"{tree.at(key)}: a file that another one extends has a key that no capability file has "
+                f"(allowed: {', '.join(TOP_KEYS)})"
+            )
 
 
 def _from_python(source: Mapping[str, Any]) -> Located:
@@ -130,6 +157,6 @@ def _check_names(value: Any) -> None:
     if isinstance(value, Located):
         for key in value:
             if not isinstance(key, str):
-                raise CapabilityError(f"{value.place}: a key must be a name, not {key!r}")
+                raise CapabilityError(f"{value.place}: a key must be a name, not {quoted(key)}")
     for item in value.values() if isinstance(value, Located) else value if isinstance(value, list) else ():
         _check_names(item)

@@ -3,7 +3,7 @@
 from torch import nn
 
 from subbyte.capability.source import Place
-from subbyte.errors import CapabilityError, listing, nearest
+from subbyte.errors import CapabilityError, listing, nearest, quoted
 
 _REGISTERED: set[str] = set()
 
@@ -22,7 +22,7 @@ def check_op_type(name: str, place: Place, inside: str) -> None:
     modules = {known for known, value in vars(nn).items() if isinstance(value, type)}
     if name not in modules and name not in _REGISTERED and not callable(getattr(nn.functional, name, None)):
         raise CapabilityError(
-            f"{place}: unknown op type {name!r} in {inside}{nearest(name, modules | _REGISTERED)} (known: "
+            f"{place}: unknown op type {quoted(name)} in {inside}{nearest(name, modules | _REGISTERED)} (known: "
             f"{listing(_REGISTERED)}, and all of torch.nn); a module type of your own is known once it is registered "
             "with register_module"
         )

@@ -1,6 +1,5 @@
 """What operators can do, as plain data."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -8,7 +7,9 @@ from typing import Literal
 from subbyte.capability.registries import registered
 from subbyte.capability.source import Place
 from subbyte.dtypes import DataType, registered_dtypes
+from subbyte.errors import CapabilityError, quoted
 from subbyte.spec import OpInfo, Position, QuantMode
+from subbyte.spec.patterns import NamePatterns, PatternError
 
 Tensor = Literal["weight", "activation", "output"]
 
@@ -89,14 +90,27 @@ class Constraint:
     depthwise: bool | None = None
     place: Place = field(default=Place("capability"), compare=False)
 
-    def applies_to(self, op: OpInfo) -> bool:
-        """Whether every part of the description holds for an op."""
+    def applies_to(self, op: OpInfo, patterns: NamePatterns) -> bool:
+        """Return whether every part of the description holds for an op.
+
+        Args:
+            patterns: limits the time of all matches of one resolution.
+
+        Raises:
+            CapabilityError: the patterns of the constraints take too long to match.
+        """
         return (
             (not self.position or bool(op.positions & set(self.position)))
             and (not self.op or op.type in self.op)
-            and (not self.name or any(re.fullmatch(pattern, op.name) for pattern in self.name))
+            and (not self.name or any(self._matches(pattern, op, patterns) for pattern in self.name))
             and (self.depthwise is None or op.depthwise == self.depthwise)
         )
+
+    def _matches(self, pattern: str, op: OpInfo, patterns: NamePatterns) -> bool:
+        try:
+            return patterns.matches(pattern, op.name, whole=True)
+        except PatternError as error:
+            raise CapabilityError(f"{self.place}: name {quoted(pattern)}: {error}") from None
 
 
 Section = Mapping[QuantMode, Mapping[str, OpCapability]]

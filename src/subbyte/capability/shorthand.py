@@ -7,7 +7,7 @@ from typing import Any
 from subbyte.capability.registries import registered
 from subbyte.capability.schema import base_name
 from subbyte.dtypes import registered_dtypes
-from subbyte.errors import ConfigError, SubbyteError, listing, nearest
+from subbyte.errors import ConfigError, SubbyteError, listing, nearest, quoted
 from subbyte.spec import QuantMode
 
 GRAMMAR = "w<bits or type>[a<bits or type>][:dynamic][:g<group size>][:<algorithm>]"
@@ -76,14 +76,18 @@ def parse_shorthand(text: str) -> Shorthand:
         ConfigError: it does not follow the grammar; the message says where.
     """
     if not isinstance(text, str) or not text.startswith("w"):
-        raise ConfigError(f"shorthand {text!r} cannot be read: it is {GRAMMAR}, as in {EXAMPLES}{_in_lower_case(text)}")
+        raise ConfigError(
+            f"shorthand {quoted(text)} cannot be read: it is {GRAMMAR}, as in {EXAMPLES}{_in_lower_case(text)}"
+        )
     head, *options = text.split(":")
     weight, activation = _types(text, head)
     given: dict[str, str] = {}
     for option in options:
         kind, value = _option(text, option)
         if kind in given:
-            raise ConfigError(f"shorthand {text!r}: {option!r} comes after {given[kind]!r}; give one of the two")
+            raise ConfigError(
+                f"shorthand {quoted(text)}: {quoted(option)} comes after {quoted(given[kind])}; give one of the two"
+            )
         given[kind] = value
     shorthand = Shorthand(
         text,
@@ -105,18 +109,20 @@ def _in_lower_case(text: Any) -> str:
         parse_shorthand(text.lower())
     except SubbyteError:
         return ""
-    return f"; did you mean {text.lower()!r}?"
+    return f"; did you mean {quoted(text.lower())}?"
 
 
 def _check_meaning(shorthand: Shorthand) -> None:
     if shorthand.dynamic and shorthand.activation is None:
         raise ConfigError(
-            f"shorthand {shorthand.text!r}: dynamic speaks of activations, and none is named; write "
+            f"shorthand {quoted(shorthand.text)}: dynamic speaks of activations, and none is named; write "
             f"'{shorthand.text.replace(':', 'a8:', 1)}' or leave out ':dynamic'"
         )
     algorithm = base_name(shorthand.algorithm or "")
     if algorithm in _ACTIVATIONS_ONLY and shorthand.quant_mode != "static":
-        raise ConfigError(f"shorthand {shorthand.text!r}: {algorithm} speaks of static activations, and there are none")
+        raise ConfigError(
+            f"shorthand {quoted(shorthand.text)}: {algorithm} speaks of static activations, and there are none"
+        )
 
 
 def _types(text: str, head: str) -> tuple[str, str | None]:
@@ -148,15 +154,19 @@ def _checked(text: str, letter: str, name: str) -> str:
     digits = name.removeprefix("u").removeprefix("int")
     if known is None and digits in ("16", "32"):
         raise ConfigError(
-            f"shorthand {text!r}: {letter}{digits} would be a float; "
+            f"shorthand {quoted(text)}: {letter}{digits} would be a float; "
             + ("leave out 'a...' for float activations" if letter == "a" else "to leave an op float write 'fp32'")
         )
     if known is None:
-        raise ConfigError(f"shorthand {text!r}: {letter}{digits}: bits are 1..8")
+        raise ConfigError(f"shorthand {quoted(text)}: {letter}{digits}: bits are 1..8")
     if known.is_float:
         raise ConfigError(
-            f"shorthand {text!r}: {name} is a float type; "
-            + ("leave out 'a...' for float activations" if letter == "a" else f"to leave an op float write {name!r}")
+            f"shorthand {quoted(text)}: {name} is a float type; "
+            + (
+                "leave out 'a...' for float activations"
+                if letter == "a"
+                else f"to leave an op float write {quoted(name)}"
+            )
         )
     return name
 
@@ -164,7 +174,7 @@ def _checked(text: str, letter: str, name: str) -> str:
 def _unknown(text: str, letter: str, name: str) -> ConfigError:
     known = registered("dtype")
     return ConfigError(
-        f"shorthand {text!r}: {name!r} after {letter!r} is neither bits (1..8) nor a data type"
+        f"shorthand {quoted(text)}: {quoted(name)} after {quoted(letter)} is neither bits (1..8) nor a data type"
         f"{nearest(name, known)} (allowed: {listing(known)}); it is {GRAMMAR}, as in {EXAMPLES}"
     )
 
@@ -175,12 +185,13 @@ def _option(text: str, option: str) -> tuple[str, str]:
     group = re.fullmatch(r"g(\d+)", option)
     if group:
         if int(group[1]) < 1:
-            raise ConfigError(f"shorthand {text!r}: a group has 1 or more elements, as in g32")
+            raise ConfigError(f"shorthand {quoted(text)}: a group has 1 or more elements, as in g32")
         return "group", group[1]
     known = registered("algorithm")
     if base_name(option) in known:
         return "algorithm", option
     allowed = ["dynamic", "g<group size>", *known]
     raise ConfigError(
-        f"shorthand {text!r}: unknown option {option!r}{nearest(option, allowed)} (allowed: {listing(allowed)})"
+        f"shorthand {quoted(text)}: unknown option {quoted(option)}{nearest(option, allowed)} "
+        f"(allowed: {listing(allowed)})"
     )

@@ -1,5 +1,6 @@
 """YAML text and Python dictionaries as one kind of tree that knows where every key was written."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,18 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
-from subbyte.errors import CapabilityError, SubbyteError
+from subbyte.errors import CapabilityError, SubbyteError, quoted
+
+# What files of others may cost. The built-in capability has 33 kB and PLACEHOLDER values.
+_LARGEST = 1 << 18  # bytes: some seconds of parsing
+_MOST_VALUES = 100_000  # with those of aliases
+_DEEPEST = 50  # levels
+_LONGEST_TEXT = 10_000  # characters of a value
+_LONGEST_KEY = 200  # characters
+_INTEGER_BITS = 64
+_TAGS = "tag:yaml.org,2002:"
+_SCALARS = {"str": "text", "int": "integer", "float": "number", "bool": "boolean (true or false)", "null": "null"}
+_QUOTED = re.compile(r" ?['\"].*['\"]", re.DOTALL)  # text of the file in messages of the YAML reader
 
 Merge = Callable[["Located", "Located"], "Located"]
 
@@ -59,40 +71,67 @@ def _located(value: Any, file: str) -> Any:
 def read_yaml(
     path: Path,
     error: type[SubbyteError] = CapabilityError,
-    shown: str = "",
+    shown_as: str = "",
     repeatable: str = "",
     merge: Merge | None = None,
 ) -> Located:
     """Read a YAML file whose top is a mapping.
 
     Args:
-        path: the file, in UTF-8.
+        path: a regular file of at most 256 KiB, in UTF-8.
         error: what is raised.
-        shown: what messages call the file; its path unless given.
+        shown_as: what messages call the file. Default: its path.
         repeatable: the key of the top-level mapping whose own keys may be given twice ...
         merge: ... and the function that then combines the two values.
 
     Raises:
-        error: it cannot be read, is no YAML, gives a key twice, or is no mapping; with the line.
+        error: it cannot be read, is no YAML, is too large or nested too deeply, gives a key twice, has values that are
+            not text, numbers, true, false, null, lists or mappings, or is no mapping; with the line.
     """
-    file = shown or str(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as reason:
-        raise error(f"{file}: cannot be read ({reason})") from None
+    file = shown_as or str(path)
+    text = _text(path, file, error)
     yaml = YAML(typ="safe", pure=True)
     try:
         tree = _Reader(yaml, file, error, repeatable, merge).read(yaml.compose(text))
     except MarkedYAMLError as reason:
         mark = reason.problem_mark or reason.context_mark
-        raise error(f"{_place(file, mark)}: not readable as YAML: {reason.problem or reason.context}") from None
+        raise error(f"{_place(file, mark)}: not readable as YAML: {_said(reason)}") from None
     except YAMLError as reason:
-        raise error(f"{file}: not readable as YAML: {str(reason).splitlines()[0]}") from None
+        raise error(f"{file}: not readable as YAML: {_short(str(reason).splitlines()[0])}") from None
     except RecursionError:
-        raise error(f"{file}: nested too deeply") from None
+        raise error(f"{file}: nested too deeply; a file may hold {_DEEPEST} levels") from None
     if not isinstance(tree, Located):
-        raise error(f"{file}:1: expected a mapping of keys to values, found {'nothing' if tree is None else tree!r}")
+        found = "nothing" if tree is None else f"a {type(tree).__name__}"  # not its text, which may be a secret
+        raise error(f"{file}:1: expected a mapping of keys to values, found {found}")
     return tree
+
+
+def _text(path: Path, file: str, error: type[SubbyteError]) -> str:
+    try:
+        if not path.is_file():  # nothing may ever be written to a FIFO
+            raise error(f"{file}: cannot be read ({'no regular file' if path.exists() else 'there is no such file'})")
+        with path.open("rb") as opened:
+            content = opened.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise error(f"{file}: larger than {_LARGEST:,} bytes, the limit of a YAML file")
+        return content.decode("utf-8")
+    except UnicodeDecodeError as reason:
+        line = content[: reason.start].count(b"\n") + 1
+        raise error(f"{file}:{line}: cannot be read (not UTF-8)") from None
+    except (OSError, ValueError) as reason:
+        said = getattr(reason, "strerror", None) or str(reason)
+        raise error(f"{_short(file)}: cannot be read ({said})") from None
+
+
+def _said(reason: MarkedYAMLError) -> str:
+    """Return what is wrong, with the column but without the text of the file."""
+    mark = reason.problem_mark or reason.context_mark
+    problem = _QUOTED.sub("", str(reason.problem or reason.context))
+    return problem if mark is None else f"{problem} (column {mark.column + 1})"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_KEY else f"{text[:_LONGEST_KEY]}..."
 
 
 def _place(file: str, mark: Any) -> Place:
@@ -103,12 +142,13 @@ class _Reader:
     """Turns YAML nodes into plain values; an anchored node becomes one object, shared by its aliases."""
 
     def __init__(self, yaml: YAML, file: str, error: type[SubbyteError], repeatable: str, merge: Merge | None) -> None:
-        self._scalar = yaml.constructor.construct_object
+        self._construct = yaml.constructor.construct_object
         self._file = file
         self._error = error
         self._repeatable = repeatable
         self._merge = merge
         self._done: dict[int, Any] = {}
+        self._sizes: dict[int, tuple[int, int]] = {}  # values and levels of each finished node, aliases followed
         self._open: set[int] = set()
 
     def read(self, node: Node | None, path: tuple[str, ...] = ()) -> Any:
@@ -126,7 +166,44 @@ class _Reader:
         else:
             value = self._scalar(node)
         self._open.discard(id(node))
+        self._sizes[id(node)] = self._size(node)
         self._done[id(node)] = value
+        return value
+
+    def _size(self, node: Node) -> tuple[int, int]:
+        """Return how many values and levels a finished node holds; those of an alias count each time."""
+        if not isinstance(node, MappingNode | SequenceNode):
+            return 1, 0
+        children = [child[1] for child in node.value] if isinstance(node, MappingNode) else node.value
+        sizes = [self._sizes[id(child)] for child in children]
+        values, levels = 1 + sum(each[0] for each in sizes), 1 + max((each[1] for each in sizes), default=0)
+        if values > _MOST_VALUES or levels > _DEEPEST:
+            raise self._error(
+                f"{self._at(node)}: a file may hold {_MOST_VALUES:,} values and {_DEEPEST} levels, with those of its "
+                f"aliases; got {values:,} values and {levels} levels"
+            )
+        return values, levels
+
+    def _scalar(self, node: Node) -> Any:
+        """Return text, a number, true, false or null."""
+        kind = str(node.tag).removeprefix(_TAGS)
+        if kind not in _SCALARS:
+            raise self._error(
+                f"{self._at(node)}: a value of the YAML type {quoted(kind)} is not supported, "
+                f"got {quoted(node.value)}; put it in quotes if it is text"
+            )
+        if len(node.value) > _LONGEST_TEXT:
+            raise self._error(
+                f"{self._at(node)}: a value may have {_LONGEST_TEXT:,} characters, got {len(node.value):,}"
+            )
+        try:
+            value = self._construct(node)
+        except (ValueError, TypeError, LookupError, ArithmeticError):
+            raise self._error(f"{self._at(node)}: {quoted(node.value)} is no {_SCALARS[kind]}") from None
+        if isinstance(value, int) and value.bit_length() >= _INTEGER_BITS:
+            raise self._error(
+                f"{self._at(node)}: an integer must fit in {_INTEGER_BITS} bits, got {quoted(node.value)}"
+            )
         return value
 
     def _at(self, node: Node) -> Place:
@@ -149,16 +226,22 @@ class _Reader:
         return own
 
     def _key(self, node: Node) -> str:
-        key = self._scalar(node) if not isinstance(node, MappingNode | SequenceNode) else node.value
+        key = None if isinstance(node, MappingNode | SequenceNode) else self._scalar(node)
         if not isinstance(key, str):
-            raise self._error(f"{self._at(node)}: a key must be a name, not {key!r}; put it in quotes")
+            found = f"a {node.id}" if isinstance(node, MappingNode | SequenceNode) else quoted(key)
+            raise self._error(f"{self._at(node)}: a key must be a name, not {found}; put it in quotes")
+        if len(key) > _LONGEST_KEY or not key.isprintable():
+            raise self._error(
+                f"{self._at(node)}: a key may have {_LONGEST_KEY} characters, none of them a control character, "
+                f"got {quoted(key)}"
+            )
         return key
 
     def _inherit(self, into: Located, node: Node, path: tuple[str, ...]) -> None:
         value = self.read(node, path)
         for mapping in value if isinstance(value, list) else [value]:
             if not isinstance(mapping, Located):
-                raise self._error(f"{self._at(node)}: << merges a mapping, not {mapping!r}")
+                raise self._error(f"{self._at(node)}: << merges a mapping, not {quoted(mapping)}")
             for key, item in mapping.items():
                 if key not in into:
                     into.put(key, item, mapping.at(key))
@@ -168,4 +251,4 @@ class _Reader:
         mergeable = isinstance(earlier, Located) and isinstance(value, Located)
         if self._merge is not None and path == (self._repeatable,) and mergeable:
             return self._merge(earlier, value)
-        raise self._error(f"{place}: the key {key!r} is given twice, first at {own.at(key)}")
+        raise self._error(f"{place}: the key {quoted(key)} is given twice, first at {own.at(key)}")

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from subbyte.cli.console import note
 from subbyte.cli.failure import described
 from subbyte.errors import SubbyteError
 
@@ -34,15 +35,15 @@ class Command(TyperCommand):
             raise
         except KeyboardInterrupt as interrupt:
             notes = getattr(interrupt, "__notes__", [])  # what is kept, and how to go on
-            typer.echo("\n".join(notes) or "interrupted", err=True)
+            note("\n".join(notes) or "interrupted")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
             if getattr(error, "errno", None) == errno.EPIPE:
                 raise
             if ctx.find_root().params.get("debug"):
-                traceback.print_exception(error)
+                note("".join(traceback.format_exception(error)).rstrip())
                 raise typer.Exit(FAILED) from None
-            typer.echo(f"Error: {_message(error)}", err=True)
+            note(f"Error: {_message(error)}")
             raise typer.Exit(FAILED) from None
 
 

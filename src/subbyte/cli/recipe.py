@@ -11,7 +11,7 @@ from subbyte.algorithms import as_methods
 from subbyte.capability import Capability, Located, built_in_capabilities, load_capability, read_yaml
 from subbyte.config import PostTrainingQuantConfig, as_request
 from subbyte.config.request import Request
-from subbyte.errors import CapabilityError, ConfigError, RecoveryError, nearest
+from subbyte.errors import CapabilityError, ConfigError, RecoveryError, nearest, quoted
 
 
 class Recipe(BaseModel):
@@ -220,7 +220,7 @@ def _where(key: str, schema: type[BaseModel]) -> str:
     parts = schema.parts if issubclass(schema, Recipe) else {}
     for name, part in parts.items():
         if key in part.model_fields:
-            return f", which is one of the mapping {name!r}: write it there, indented"
+            return f", which is one of the mapping {quoted(name)}: write it there, indented"
     return nearest(key, list(schema.model_fields))
 
 
@@ -230,16 +230,16 @@ def _problems(error: ValidationError, tree: Located, schema: type[BaseModel], wh
     listed = f"(allowed: {', '.join(allowed)})"
     unknown = [key for key in tree if key not in allowed]
     if unknown:
-        return [f"{tree.at(key)}: unknown key {key!r}{_where(key, schema)} {listed}" for key in unknown]
+        return [f"{tree.at(key)}: unknown key {quoted(key)}{_where(key, schema)} {listed}" for key in unknown]
     lines = {}
     for problem in error.errors():
         key = str(problem["loc"][0])
         if problem["type"] == "missing":
             *others, last = [name for name, field in schema.model_fields.items() if field.is_required()]
-            lines[key] = f"{tree.place}: the key {key!r} is missing; {what} needs {', '.join(others)} and {last}"
+            lines[key] = f"{tree.place}: the key {quoted(key)} is missing; {what} needs {', '.join(others)} and {last}"
         else:
             expected = _EXPECTED.get(key, "text")
-            lines[key] = f"{tree.at(key)}: {key}: expected {expected}, found {tree[key]!r}"
+            lines[key] = f"{tree.at(key)}: {key}: expected {expected}, found {quoted(tree[key])}"
     return list(lines.values())
 
 

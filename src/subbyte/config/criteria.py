@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, ValidationError, field_validator
 
-from subbyte.errors import ConfigError, nearest
+from subbyte.errors import ConfigError, nearest, quoted
 
 Loss = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -24,8 +24,8 @@ class _Criterion(BaseModel):
         key, name = str(problem["loc"][0]), type(self).__name__
         allowed = list(type(self).model_fields)
         if problem["type"] == "extra_forbidden":
-            return f"{name}: unknown key {key!r}{nearest(key, allowed)} (allowed: {', '.join(allowed)})"
-        return f"{name}: {key}: {problem['msg'].lower()}, found {problem['input']!r}"
+            return f"{name}: unknown key {quoted(key)}{nearest(key, allowed)} (allowed: {', '.join(allowed)})"
+        return f"{name}: {key}: {problem['msg'].lower()}, found {quoted(problem['input'])}"
 
 
 class AccuracyCriterion(_Criterion):

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from subbyte.capability import FIELDS, TENSORS
 from subbyte.dtypes import DataType, dtype, registered_dtypes
-from subbyte.errors import ConfigError, DataTypeError, nearest
+from subbyte.errors import ConfigError, DataTypeError, nearest, quoted
 from subbyte.spec import Granularity, OpConfig, QuantMode, TensorSpec, check_keys
 
 Values = tuple[Any, ...]
@@ -59,7 +59,9 @@ def check_registered(data_type: DataType, where: str) -> None:
     except DataTypeError as error:
         raise ConfigError(f"{where}: {error}") from None
     if data_type.name not in registered_dtypes():
-        raise ConfigError(f"{where}: data type {data_type.name!r} is not registered; give it to register_dtype first")
+        raise ConfigError(
+            f"{where}: data type {quoted(data_type.name)} is not registered; give it to register_dtype first"
+        )
 
 
 def _mode(modes: Mapping[str, Any], where: str) -> Any:
@@ -69,7 +71,7 @@ def _mode(modes: Mapping[str, Any], where: str) -> Any:
     allowed = get_args(QuantMode)
     if found[0] not in allowed:
         raise ConfigError(
-            f"{where}: quant_mode {found[0]!r} is unknown{nearest(str(found[0]), allowed)} "
+            f"{where}: quant_mode {quoted(found[0])} is unknown{nearest(str(found[0]), allowed)} "
             f"(allowed: {', '.join(allowed)})"
         )
     return found[0]
@@ -85,7 +87,7 @@ def _values(name: str, given: Any, where: str) -> Values:
 def _value(name: str, value: Any, where: str) -> Any:
     if name not in FIELDS:
         if not isinstance(value, int) or isinstance(value, bool):
-            raise ConfigError(f"{where}: expected a whole number, found {value!r}")
+            raise ConfigError(f"{where}: expected a whole number, found {quoted(value)}")
         return value
     if isinstance(value, DataType):
         check_registered(value, where)
@@ -96,5 +98,5 @@ def _value(name: str, value: Any, where: str) -> Any:
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
     if not isinstance(value, str):
-        raise ConfigError(f"{where}: expected a name or a list of names, found {value!r}")
+        raise ConfigError(f"{where}: expected a name or a list of names, found {quoted(value)}")
     return value

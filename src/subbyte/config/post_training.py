@@ -15,7 +15,7 @@ from pydantic import (
 from subbyte.config.criteria import AccuracyCriterion, TuningCriterion
 from subbyte.config.fields import parse_fields
 from subbyte.config.recipes import ENDS, read_recipes
-from subbyte.errors import ConfigError, nearest
+from subbyte.errors import ConfigError, nearest, quoted
 
 Approach = Literal["static", "dynamic", "weight_only", "auto", "quant_aware"]
 Count = Annotated[int, Field(strict=True, gt=0)]
@@ -63,7 +63,7 @@ class PostTrainingQuantConfig(BaseModel):
     def __init__(self, *positional: Any, **values: Any) -> None:
         if positional:
             raise ConfigError(
-                f"configuration: keywords are expected, as in precision='w4a8', not {positional[0]!r}; "
+                f"configuration: keywords are expected, as in precision='w4a8', not {quoted(positional[0])}; "
                 "PostTrainingQuantConfig.from_dict reads a dictionary"
             )
         try:
@@ -75,7 +75,7 @@ class PostTrainingQuantConfig(BaseModel):
     @classmethod
     def _check_ops(cls, value: dict[str, Any], info: Any) -> dict[str, Any]:
         for key, request in value.items():
-            where = f"{info.field_name}[{key!r}]"
+            where = f"{info.field_name}[{quoted(key)}]"
             if not isinstance(request, str):
                 parse_fields(request, where)
             elif not request:
@@ -106,10 +106,10 @@ class PostTrainingQuantConfig(BaseModel):
             ConfigError: as for the constructor.
         """
         if not isinstance(values, Mapping):
-            raise ConfigError(f"configuration: expected a mapping, found {values!r}")
+            raise ConfigError(f"configuration: expected a mapping, found {quoted(values)}")
         wrong = [key for key in values if not isinstance(key, str)]
         if wrong:
-            raise ConfigError(f"configuration: a key must be a name, not {wrong[0]!r}")
+            raise ConfigError(f"configuration: a key must be a name, not {quoted(wrong[0])}")
         return cls(**values)
 
 
@@ -121,13 +121,15 @@ def _explain(error: ValidationError) -> str:
         key = path[0]
         if problem["type"] == "extra_forbidden":
             allowed = list(PostTrainingQuantConfig.model_fields)
-            lines.append(f"unknown key {key!r}{nearest(key, allowed)} (allowed: {', '.join(allowed)})")
+            lines.append(f"unknown key {quoted(key)}{nearest(key, allowed)} (allowed: {', '.join(allowed)})")
         elif problem["type"] == "literal_error":
             choices = get_args(Approach)
             given = problem["input"]
-            lines.append(f"{key}: unknown {given!r}{nearest(str(given), choices)} (allowed: {', '.join(choices)})")
+            lines.append(
+                f"{key}: unknown {quoted(given)}{nearest(str(given), choices)} (allowed: {', '.join(choices)})"
+            )
         elif problem["type"] == "value_error":
             lines.append(f"{key}: {problem['ctx']['error']}")
         else:
-            lines.append(f"{key}: {problem['msg'].lower()}, found {problem['input']!r}")
+            lines.append(f"{key}: {problem['msg'].lower()}, found {quoted(problem['input'])}")
     return "configuration: " + "; ".join(dict.fromkeys(lines))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from subbyte.errors import nearest
+from subbyte.errors import nearest, quoted
 
 EndRecipe = Literal["first_conv_or_matmul_quantization", "last_conv_or_matmul_quantization"]
 ENDS = get_args(EndRecipe)
@@ -36,7 +36,7 @@ def read_recipes(given: Any) -> dict[str, Any]:
         added = read_recipes({entry: True} if isinstance(entry, str) else entry)
         twice = [name for name in added if name in recipes]
         if twice:
-            raise ValueError(f"{twice[0]!r} is named twice")
+            raise ValueError(f"{quoted(twice[0])} is named twice")
         recipes |= added
     return recipes
 
@@ -44,7 +44,7 @@ def read_recipes(given: Any) -> dict[str, Any]:
 def _check(name: Any, value: Any) -> None:
     known = (*ENDS, *_METHODS)
     if name not in known:
-        raise ValueError(f"unknown {name!r}{nearest(str(name), known)} (allowed: {', '.join(known)})")
+        raise ValueError(f"unknown {quoted(name)}{nearest(str(name), known)} (allowed: {', '.join(known)})")
     if not isinstance(value, bool) and (name in ENDS or not isinstance(value, Mapping)):
         options = "" if name in ENDS else " or a mapping of options"
         raise ValueError(f"input should be a valid boolean{options}")

@@ -11,6 +11,7 @@ from subbyte.config.post_training import PostTrainingQuantConfig
 from subbyte.dtypes import registered_dtypes
 from subbyte.errors import ConfigError, SubbyteError, listing, nearest
 from subbyte.spec import OpInfo, Position
+from subbyte.spec.patterns import NamePatterns
 
 Level = Literal["global", "type", "constraint", "position", "name"]
 
@@ -61,6 +62,7 @@ class RuleBook:
         first_last: str | None,
     ) -> None:
         self._capability = capability
+        self._patterns = NamePatterns()
         self._config = config
         self._ops = ops
         text = config.precision
@@ -82,7 +84,7 @@ class RuleBook:
     def for_op(self, op: OpInfo) -> list[Rule]:
         """The rules that speak of an op, weakest first."""
         rules = [self._global] if self._global else []
-        rules += [rule for constraint, rule in self._constraints if constraint.applies_to(op)]
+        rules += [rule for constraint, rule in self._constraints if constraint.applies_to(op, self._patterns)]
         rules += [rule for types, rule in self._types if op.type in types]
         rules += self._first_last if op.positions else []
         rules += [rule for position, rule in self._recipes if position in op.product_positions]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from subbyte.errors import DataTypeError, nearest, refuses_misspelt
+from subbyte.errors import DataTypeError, nearest, quoted, refuses_misspelt
 
 Kind = Literal["integer", "codebook", "float"]
 
@@ -57,16 +57,16 @@ class DataType:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise self._error("a name is letters, digits and underscores, starting with a letter")
         if not isinstance(self.bits, int) or isinstance(self.bits, bool):
-            raise self._error(f"bits must be a whole number, not {self.bits!r}")
+            raise self._error(f"bits must be a whole number, not {quoted(self.bits)}")
         if not isinstance(self.algorithm, str):
-            raise self._error(f"algorithm must be a name, not {self.algorithm!r}")
+            raise self._error(f"algorithm must be a name, not {quoted(self.algorithm)}")
         if self.values is not None:
             self._check_codebook()
         elif self.narrow or not self.is_float:
             self._check_integer()
 
     def _error(self, reason: str) -> DataTypeError:
-        return DataTypeError(f"data type {self.name!r}: {reason}")
+        return DataTypeError(f"data type {quoted(self.name)}: {reason}")
 
     def _check_integer(self) -> None:
         if self.bits == 0:
@@ -118,10 +118,10 @@ class DataType:
         if hasattr(values, "tolist"):  # an array or a tensor
             values = values.tolist()
         if not isinstance(values, Sequence) or isinstance(values, str | bytes):
-            raise self._error(f"values must be a list of numbers, not {self.values!r}")
+            raise self._error(f"values must be a list of numbers, not {quoted(self.values)}")
         for value in values:
             if not isinstance(value, Real) or isinstance(value, bool):
-                raise self._error(f"values must be numbers, and {value!r} is none")
+                raise self._error(f"values must be numbers, and {quoted(value)} is none")
         try:
             return tuple(float(value) for value in values)
         except OverflowError as error:
@@ -136,11 +136,12 @@ class DataType:
         """
         allowed = ("bits", "signed", "narrow", "values", "algorithm")
         if not isinstance(fields, Mapping):
-            raise DataTypeError(f"data type {name!r}: expected {{bits: ..., signed: ...}} or {{values: [...]}}")
+            raise DataTypeError(f"data type {quoted(name)}: expected {{bits: ..., signed: ...}} or {{values: [...]}}")
         for key in fields:
             if key not in allowed:
                 raise DataTypeError(
-                    f"data type {name!r}: unknown key {key!r}{nearest(key, allowed)} (allowed: {', '.join(allowed)})"
+                    f"data type {quoted(name)}: unknown key {quoted(key)}{nearest(key, allowed)} "
+                    f"(allowed: {', '.join(allowed)})"
                 )
         return cls(name, **fields)
 

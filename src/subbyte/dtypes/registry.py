@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from subbyte.dtypes.data_type import DataType
-from subbyte.errors import DataTypeError, listing, nearest
+from subbyte.errors import DataTypeError, listing, nearest, quoted
 
 _REGISTRY: dict[str, DataType] = {}
 
@@ -27,8 +27,8 @@ def _check_name(data_type: DataType) -> None:
     known = _REGISTRY.get(data_type.name, data_type)
     if known != data_type:
         raise DataTypeError(
-            f"data type {data_type.name!r}: the name is taken by {known.to_dict()}, and a data type cannot change "
-            "within a process; choose another name, or restart Python where you have edited a type of your own"
+            f"data type {quoted(data_type.name)}: the name is taken by {known.to_dict()}, and a data type cannot "
+            "change within a process; choose another name, or restart Python where you have edited a type of your own"
         )
 
 
@@ -56,7 +56,7 @@ def dtype(name: str | DataType) -> DataType:
         return name
     if not isinstance(name, str) or name not in _REGISTRY:
         raise DataTypeError(
-            f"unknown data type {name!r}{nearest(name, _REGISTRY)} (known: {listing(_REGISTRY)}); "
+            f"unknown data type {quoted(name)}{nearest(name, _REGISTRY)} (known: {listing(_REGISTRY)}); "
             "add your own with register_dtype or a capability file's dtypes"
         )
     return _REGISTRY[name]

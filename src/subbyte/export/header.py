@@ -7,7 +7,7 @@ from typing import Any
 from subbyte.adaptor.pytorch.graph import Call, Graph, Op
 from subbyte.adaptor.pytorch.state import QuantizationState
 from subbyte.dtypes import DataType, register_dtype
-from subbyte.errors import CheckpointError, DataTypeError
+from subbyte.errors import CheckpointError, DataTypeError, quoted
 from subbyte.numerics import registered_schemes
 from subbyte.spec import OpConfig, TensorSpec, TuneConfig
 
@@ -45,7 +45,7 @@ def state_from(header: Mapping[str, Any]) -> QuantizationState:
     """
     if header.get("format") != FORMAT:
         raise CheckpointError(
-            f"the checkpoint has format {header.get('format')!r}; this version of Subbyte reads format {FORMAT}"
+            f"the checkpoint has format {quoted(header.get('format'))}; this version of Subbyte reads format {FORMAT}"
         )
     try:
         for name, fields in header["dtypes"].items():
@@ -99,8 +99,8 @@ def _specs(configs: Iterable[OpConfig]) -> list[TensorSpec]:
 def _check_schemes(configs: Iterable[OpConfig]) -> None:
     for scheme in {spec.scheme for spec in _specs(configs)} - {*registered_schemes()}:
         raise CheckpointError(
-            f"the checkpoint uses the scheme {scheme!r}, which is not registered; call "
-            f"subbyte.register_scheme({scheme!r}, ...) before it is loaded"
+            f"the checkpoint uses the scheme {quoted(scheme)}, which is not registered; call "
+            f"subbyte.register_scheme({quoted(scheme)}, ...) before it is loaded"
         )
 
 

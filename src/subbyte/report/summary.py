@@ -4,13 +4,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 from torch import nn
 
 from subbyte.adaptor.pytorch.prepare import model_bytes
 from subbyte.adaptor.pytorch.state import state_of
+from subbyte.report.console import PlainConsole
 from subbyte.report.rows import Row, rows_of, stored_weights
 
 
@@ -34,7 +35,7 @@ class Summary:
         return Group(self._table(), Text(self.footer()))
 
     def __str__(self) -> str:
-        console = Console(width=180, no_color=True)
+        console = PlainConsole(width=180, no_color=True)
         with console.capture() as capture:
             console.print(self)
         return capture.get()

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from subbyte.errors import ConfigError, nearest
+from subbyte.errors import ConfigError, nearest, quoted
 
 GranularityKind = Literal["per_tensor", "per_channel", "per_token", "per_group"]
 _PATTERN = re.compile(r"(\w+?)(?:\((-?\d+)\))?")
@@ -20,7 +20,7 @@ class Granularity:
     def __post_init__(self) -> None:
         if self.kind not in get_args(GranularityKind):
             raise ConfigError(
-                f"granularity {self.kind!r} is unknown{nearest(self.kind, get_args(GranularityKind))} "
+                f"granularity {quoted(self.kind)} is unknown{nearest(self.kind, get_args(GranularityKind))} "
                 f"(allowed: per_tensor, per_channel, per_token, per_group(n))"
             )
         if self.kind == "per_group" and self.group_size < 1:
@@ -40,7 +40,7 @@ class Granularity:
         match = _PATTERN.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise ConfigError(
-                f"granularity {text!r} cannot be read (allowed: per_tensor, per_channel, per_token, per_group(n))"
+                f"granularity {quoted(text)} cannot be read (allowed: per_tensor, per_channel, per_token, per_group(n))"
             )
         kind, size = match.groups()
         return cls(kind, int(size or 0))  # type: ignore[arg-type]  # checked in __post_init__

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from subbyte.dtypes import DataType, dtype
-from subbyte.errors import ConfigError, nearest, refuses_misspelt
+from subbyte.errors import ConfigError, nearest, quoted, refuses_misspelt
 from subbyte.spec.granularity import Granularity
 
 ScaleFormat = Literal["fp32", "fp16", "bf16", "pow2"]
@@ -46,15 +46,15 @@ class TensorSpec:
         object.__setattr__(self, "algorithm", self.dtype.algorithm if self.algorithm in ("", None) else self.algorithm)
         for name in ("scheme", "algorithm"):
             if not isinstance(getattr(self, name), str):
-                raise ConfigError(f"{name} must be a name, not {getattr(self, name)!r}")
+                raise ConfigError(f"{name} must be a name, not {quoted(getattr(self, name))}")
         for name in ("axis", "quant_min", "quant_max"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-                raise ConfigError(f"{name} must be a whole number, not {value!r}")
+                raise ConfigError(f"{name} must be a whole number, not {quoted(value)}")
         if self.scale_format not in get_args(ScaleFormat):
             formats = get_args(ScaleFormat)
             raise ConfigError(
-                f"scale_format {self.scale_format!r} is unknown{nearest(self.scale_format, formats)} "
+                f"scale_format {quoted(self.scale_format)} is unknown{nearest(self.scale_format, formats)} "
                 f"(allowed: {', '.join(formats)})"
             )
         if self.dtype.kind == "codebook" and self.scheme == "asym":
@@ -131,7 +131,9 @@ def check_keys(values: Mapping[str, Any], allowed: list[str], what: str) -> None
         ConfigError: naming the key, the nearest spelling and what is allowed.
     """
     if not isinstance(values, Mapping):
-        raise ConfigError(f"{what}: expected a mapping with keys {', '.join(allowed)}, got {values!r}")
+        raise ConfigError(f"{what}: expected a mapping with keys {', '.join(allowed)}, got {quoted(values)}")
     for key in values:
         if key not in allowed:
-            raise ConfigError(f"{what}: unknown key {key!r}{nearest(key, allowed)} (allowed: {', '.join(allowed)})")
+            raise ConfigError(
+                f"{what}: unknown key {quoted(key)}{nearest(key, allowed)} (allowed: {', '.join(allowed)})"
+            )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from subbyte.errors import ConfigError, refuses_misspelt
+from subbyte.errors import ConfigError, quoted, refuses_misspelt
 from subbyte.spec.op import OpConfig
 from subbyte.spec.tensor_spec import check_keys
 
@@ -30,16 +30,18 @@ class TuneConfig:
 
     def __post_init__(self) -> None:
         if not isinstance(self.op, Mapping):
-            raise ConfigError(f"tune configuration: op must map (name, type) to an OpConfig, not be {self.op!r}")
+            raise ConfigError(f"tune configuration: op must map (name, type) to an OpConfig, not be {quoted(self.op)}")
         for key, config in self.op.items():
             if not isinstance(key, tuple) or _op_key(key) != key or not isinstance(config, OpConfig):
                 raise ConfigError(
-                    f"tune configuration: op maps (name, type) to an OpConfig, and {key!r} to {config!r} is none; "
-                    "TuneConfig.from_dict({'op': ...}) reads dictionaries"
+                    f"tune configuration: op maps (name, type) to an OpConfig, and {quoted(key)} to {quoted(config)} "
+                    "is none; TuneConfig.from_dict({'op': ...}) reads dictionaries"
                 )
         for rules in (self.sources, *(self.sources.values() if isinstance(self.sources, Mapping) else ())):
             if not isinstance(rules, Mapping):
-                raise ConfigError(f"tune configuration: sources map (name, type) to rules by field, not {rules!r}")
+                raise ConfigError(
+                    f"tune configuration: sources map (name, type) to rules by field, not {quoted(rules)}"
+                )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TuneConfig":
@@ -57,7 +59,7 @@ class TuneConfig:
             try:
                 built = config if isinstance(config, OpConfig) else OpConfig.from_dict(config)
             except ConfigError as error:
-                raise ConfigError(f"op {name!r} ({op_type}): {error}") from None
+                raise ConfigError(f"op {quoted(name)} ({op_type}): {error}") from None
             configs[name, op_type] = built
         return cls(configs)
 
@@ -71,7 +73,7 @@ def _op_key(key: Any) -> OpKey:
         try:
             key = ast.literal_eval(key)
         except (ValueError, SyntaxError):
-            raise ConfigError(f"tune configuration: {key!r} is no (name, type) pair") from None
+            raise ConfigError(f"tune configuration: {quoted(key)} is no (name, type) pair") from None
     if not (isinstance(key, tuple | list) and len(key) == 2 and all(isinstance(part, str) for part in key)):
-        raise ConfigError(f"tune configuration: {key!r} is no (name, type) pair")
+        raise ConfigError(f"tune configuration: {quoted(key)} is no (name, type) pair")
     return (key[0], key[1])

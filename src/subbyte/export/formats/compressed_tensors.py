@@ -8,12 +8,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from subbyte.errors import CheckpointError
+from subbyte.errors import CheckpointError, quoted
 from subbyte.export.formats.contents import Contents
 from subbyte.export.formats.form import FolderWriter, Reader, StoredOp, check_consecutive, check_divides
 from subbyte.export.formats.hugging_face import Folder
 from subbyte.export.formats.integer_weight import IntegerWeight
-from subbyte.export.formats.settings import GroupSize, Settings, checked, matches
+from subbyte.export.formats.settings import GroupSize, Settings, checked
 from subbyte.export.formats.words import pack_words, unpack_words
 
 _METHOD = "compressed-tensors"
@@ -120,7 +120,7 @@ class CompressedTensors(FolderWriter, Reader):
         scheme = _scheme_of(op, settings)
         given, form = scheme.weights, scheme.format or settings.format
         if form not in _FORMATS:
-            raise CheckpointError(f"its format is {form!r}; {', '.join(_FORMATS)} are read")
+            raise CheckpointError(f"its format is {quoted(form)}; {', '.join(_FORMATS)} are read")
         if form == "pack-quantized":
             _check_dense(given.num_bits, settings.version)
         groups = 1 if given.inputs is None else -(-op.shape[1] // given.inputs)
@@ -202,7 +202,7 @@ def _scheme_of(op: StoredOp, settings: "_Settings") -> "_Scheme":
     """The group of the configuration that speaks of an op: by name, else by pattern, else by type."""
     kinds: tuple[Callable[[str], bool], ...] = (
         lambda target: target == op.name,
-        lambda target: target.startswith("re:") and matches(target.removeprefix("re:"), op.name),
+        lambda target: target.startswith("re:") and settings.matches(target.removeprefix("re:"), op.name),
         lambda target: target == op.kind,
     )
     for speaks_of in kinds:

@@ -11,7 +11,7 @@ from subbyte.export.formats.contents import Contents
 from subbyte.export.formats.form import FolderWriter, Reader, StoredOp, check_consecutive, check_divides
 from subbyte.export.formats.hugging_face import GPTQ_FILE, Folder
 from subbyte.export.formats.integer_weight import IntegerWeight
-from subbyte.export.formats.settings import GroupSize, Settings, checked, matches
+from subbyte.export.formats.settings import GroupSize, Settings, checked
 from subbyte.export.formats.words import pack_words, unpack_words
 
 _BITS = (2, 3, 4, 8)
@@ -128,6 +128,6 @@ def _half(scale: Tensor) -> Tensor:
 def _of_op(settings: _Settings, name: str) -> _Settings:
     """The settings of one op: of GPTQModel's `dynamic` the first pattern that matches its name goes before."""
     for pattern, values in (settings.dynamic or {}).items():
-        if matches(pattern.removeprefix("+:"), name):
+        if settings.matches(pattern.removeprefix("+:"), name):
             return checked(_Settings, settings.model_dump() | values)
     return settings

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from subbyte.errors import CheckpointError
+from subbyte.errors import CheckpointError, quoted
 from subbyte.export.safe_file import open_tensors, reason, umask
 from subbyte.report.json_text import json_text
 
@@ -130,7 +130,7 @@ def _indexed(file: Path, index: Mapping[str, Any]) -> list[str]:
     names = list(places.values())
     for name in names:
         if not isinstance(name, str) or Path(name).name != name:
-            raise CheckpointError(f"{file} cannot be read: {name!r} is no name of a file beside it")
+            raise CheckpointError(f"{file} cannot be read: {quoted(name)} is no name of a file beside it")
     return sorted(set(names))
 
 

@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.text import Text
 
 from subbyte.errors import ConfigError, nearest
+from subbyte.report.console import PlainConsole
 from subbyte.report.doctor.figures import OpComparison
 from subbyte.report.doctor.page import page
 from subbyte.report.doctor.table import decibels, ops_table, percent
@@ -104,7 +105,7 @@ class Comparison:
         return Group(ops_table(self.ops, self.first_jump), *map(Text, self.conclusion()))
 
     def __str__(self) -> str:
-        console = Console(width=180, no_color=True)
+        console = PlainConsole(width=180, no_color=True)
         with console.capture() as capture:
             console.print(self)
         return capture.get()

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from subbyte.report.console import PlainConsole
 from subbyte.report.tuning.words import duration
 from subbyte.training import Epoch, Progress
 
@@ -25,7 +26,7 @@ def shown_live(console: Console | None = None) -> Iterator[Callable[[Progress], 
     Yields:
         what is to be told of progress.
     """
-    console = console or Console(stderr=True)
+    console = console or PlainConsole(stderr=True)
     told = EpochLines(lambda text: console.print(Text(text), soft_wrap=True))
     if not console.is_terminal:
         yield told.of

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from subbyte.report.console import PlainConsole
 from subbyte.report.tuning.words import duration, loss_text, objective_text
 from subbyte.tuning import Accuracy, Goal, Limits, Trial, best_of
 
@@ -33,7 +34,7 @@ def shown_live(
     Yields:
         what is to be told of progress and of trials.
     """
-    console = console or Console(stderr=True)
+    console = console or PlainConsole(stderr=True)
     if not console.is_terminal:
         yield LiveSearch(accuracy, goal, limits, lambda line: None)
         return
