@@ -287,7 +287,7 @@ def test_a_bad_data_type_names_its_line(tmp_path: Path, entry: str, message: str
         ("a: 1\n\tb: 2", "chip.yaml:2: not readable as YAML"),
         ("a: &x [*x]", "an alias stands inside the value that it names"),
         ("a: *x", "chip.yaml:1: not readable as YAML"),
-        ("a: !thing 3", "chip.yaml:1: a value of the YAML type '!thing' is not supported, got '3'"),
+        ("a: !thing 3", "chip.yaml:1: a value of the YAML type '!thing' is not supported"),
         ("a: {<<: 3}", "<< merges a mapping"),
         ("a: " + "[" * 5000 + "]" * 5000, "nested too deeply"),
     ],

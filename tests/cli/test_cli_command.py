@@ -34,6 +34,11 @@ def test_an_error_of_ours_is_its_message_and_exit_code_2():
     assert result.stderr == "Error: no such thing; try another\n"
 
 
+def test_an_error_message_cannot_control_the_terminal():
+    result = runner.invoke(app_that_raises(ConfigError("op \x1b[2J\x9b2J[red]x")), ["work"])
+    assert result.stderr == "Error: op \\x1b[2J\\x9b2J[red]x\n"
+
+
 def test_any_other_error_names_its_kind_and_place_without_a_traceback():
     result = runner.invoke(app_that_raises(KeyError("x")), ["work"])
     assert result.exit_code == 2

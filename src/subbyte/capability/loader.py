@@ -102,7 +102,7 @@ def _read(path: Path, above: tuple[Path, ...], shown: str = "") -> _Description:
     Args:
         above: the files that extend this one, to refuse a cycle.
     """
-    tree = read_yaml(path, shown_as=shown, repeatable="capabilities", merge=merge)
+    tree = read_yaml(path, shown_as=shown, repeatable="capabilities", merge=merge, may_quote=not above)
     return _extended(tree, path.parent, (*above, path.resolve()))
 
 

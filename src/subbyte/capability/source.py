@@ -10,9 +10,9 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
-from subbyte.errors import CapabilityError, SubbyteError, quoted
+from subbyte.errors import CapabilityError, SubbyteError, listing, quoted
 
-# What files of others may cost. The built-in capability has 33 kB and PLACEHOLDER values.
+# What files of others may cost. The built-in capability has 33 kB, 35,406 values and 8 levels.
 _LARGEST = 1 << 18  # bytes: some seconds of parsing
 _MOST_VALUES = 100_000  # with those of aliases
 _DEEPEST = 50  # levels
@@ -20,8 +20,9 @@ _LONGEST_TEXT = 10_000  # characters of a value
 _LONGEST_KEY = 200  # characters
 _INTEGER_BITS = 64
 _TAGS = "tag:yaml.org,2002:"
+_COLLECTIONS = ("map", "seq")
 _SCALARS = {"str": "text", "int": "integer", "float": "number", "bool": "boolean (true or false)", "null": "null"}
-_QUOTED = re.compile(r" ?['\"].*['\"]", re.DOTALL)  # text of the file in messages of the YAML reader
+_QUOTED = re.compile(r"'.*'", re.DOTALL)  # text of the file in messages of the YAML reader
 
 Merge = Callable[["Located", "Located"], "Located"]
 
@@ -74,6 +75,7 @@ def read_yaml(
     shown_as: str = "",
     repeatable: str = "",
     merge: Merge | None = None,
+    may_quote: bool = True,
 ) -> Located:
     """Read a YAML file whose top is a mapping.
 
@@ -83,6 +85,7 @@ def read_yaml(
         shown_as: what messages call the file. Default: its path.
         repeatable: the key of the top-level mapping whose own keys may be given twice ...
         merge: ... and the function that then combines the two values.
+        may_quote: whether messages may quote the file. A file that another file names may be a secret. Default: True.
 
     Raises:
         error: it cannot be read, is no YAML, is too large or nested too deeply, gives a key twice, has values that are
@@ -92,16 +95,16 @@ def read_yaml(
     text = _text(path, file, error)
     yaml = YAML(typ="safe", pure=True)
     try:
-        tree = _Reader(yaml, file, error, repeatable, merge).read(yaml.compose(text))
+        tree = _Reader(yaml, file, error, repeatable, merge, may_quote).read(yaml.compose(text))
     except MarkedYAMLError as reason:
         mark = reason.problem_mark or reason.context_mark
-        raise error(f"{_place(file, mark)}: not readable as YAML: {_said(reason)}") from None
+        raise error(f"{_place(file, mark)}: not readable as YAML: {_said(reason, may_quote)}") from None
     except YAMLError as reason:
         raise error(f"{file}: not readable as YAML: {_short(str(reason).splitlines()[0])}") from None
     except RecursionError:
         raise error(f"{file}: nested too deeply; a file may hold {_DEEPEST} levels") from None
     if not isinstance(tree, Located):
-        found = "nothing" if tree is None else f"a {type(tree).__name__}"  # not its text, which may be a secret
+        found = "nothing" if tree is None else quoted(tree) if may_quote else "another value"
         raise error(f"{file}:1: expected a mapping of keys to values, found {found}")
     return tree
 
@@ -123,10 +126,10 @@ def _text(path: Path, file: str, error: type[SubbyteError]) -> str:
         raise error(f"{_short(file)}: cannot be read ({said})") from None
 
 
-def _said(reason: MarkedYAMLError) -> str:
-    """Return what is wrong, with the column but without the text of the file."""
+def _said(reason: MarkedYAMLError, may_quote: bool) -> str:
     mark = reason.problem_mark or reason.context_mark
-    problem = _QUOTED.sub("", str(reason.problem or reason.context))
+    problem = _short(str(reason.problem or reason.context))
+    problem = problem if may_quote else _QUOTED.sub("'...'", problem)
     return problem if mark is None else f"{problem} (column {mark.column + 1})"
 
 
@@ -138,10 +141,23 @@ def _place(file: str, mark: Any) -> Place:
     return Place(file, None if mark is None else mark.line + 1)
 
 
+def _kind(node: Node) -> str:
+    return str(node.tag).removeprefix(_TAGS)
+
+
 class _Reader:
     """Turns YAML nodes into plain values; an anchored node becomes one object, shared by its aliases."""
 
-    def __init__(self, yaml: YAML, file: str, error: type[SubbyteError], repeatable: str, merge: Merge | None) -> None:
+    def __init__(
+        self,
+        yaml: YAML,
+        file: str,
+        error: type[SubbyteError],
+        repeatable: str,
+        merge: Merge | None,
+        may_quote: bool,
+    ) -> None:
+        self._quoted = quoted if may_quote else lambda value: "another value"
         self._construct = yaml.constructor.construct_object
         self._file = file
         self._error = error
@@ -158,6 +174,7 @@ class _Reader:
             return self._done[id(node)]
         if id(node) in self._open:
             raise self._error(f"{self._at(node)}: an alias stands inside the value that it names")
+        self._check_kind(node)
         self._open.add(id(node))
         if isinstance(node, MappingNode):
             value: Any = self._mapping(node, path)
@@ -184,14 +201,17 @@ class _Reader:
             )
         return values, levels
 
+    def _check_kind(self, node: Node) -> None:
+        kind = _kind(node)
+        allowed = _COLLECTIONS if isinstance(node, MappingNode | SequenceNode) else _SCALARS
+        if kind not in allowed:
+            raise self._error(
+                f"{self._at(node)}: a value of the YAML type {self._quoted(kind)} is not supported (allowed: "
+                f"{listing((*_COLLECTIONS, *_SCALARS))}); put it in quotes if it is text"
+            )
+
     def _scalar(self, node: Node) -> Any:
         """Return text, a number, true, false or null."""
-        kind = str(node.tag).removeprefix(_TAGS)
-        if kind not in _SCALARS:
-            raise self._error(
-                f"{self._at(node)}: a value of the YAML type {quoted(kind)} is not supported, "
-                f"got {quoted(node.value)}; put it in quotes if it is text"
-            )
         if len(node.value) > _LONGEST_TEXT:
             raise self._error(
                 f"{self._at(node)}: a value may have {_LONGEST_TEXT:,} characters, got {len(node.value):,}"
@@ -199,10 +219,10 @@ class _Reader:
         try:
             value = self._construct(node)
         except (ValueError, TypeError, LookupError, ArithmeticError):
-            raise self._error(f"{self._at(node)}: {quoted(node.value)} is no {_SCALARS[kind]}") from None
+            raise self._error(f"{self._at(node)}: {self._quoted(node.value)} is no {_SCALARS[_kind(node)]}") from None
         if isinstance(value, int) and value.bit_length() >= _INTEGER_BITS:
             raise self._error(
-                f"{self._at(node)}: an integer must fit in {_INTEGER_BITS} bits, got {quoted(node.value)}"
+                f"{self._at(node)}: an integer must fit in {_INTEGER_BITS} bits, got {self._quoted(node.value)}"
             )
         return value
 
@@ -226,14 +246,15 @@ class _Reader:
         return own
 
     def _key(self, node: Node) -> str:
+        self._check_kind(node)
         key = None if isinstance(node, MappingNode | SequenceNode) else self._scalar(node)
         if not isinstance(key, str):
-            found = f"a {node.id}" if isinstance(node, MappingNode | SequenceNode) else quoted(key)
+            found = f"a {node.id}" if isinstance(node, MappingNode | SequenceNode) else self._quoted(key)
             raise self._error(f"{self._at(node)}: a key must be a name, not {found}; put it in quotes")
         if len(key) > _LONGEST_KEY or not key.isprintable():
             raise self._error(
                 f"{self._at(node)}: a key may have {_LONGEST_KEY} characters, none of them a control character, "
-                f"got {quoted(key)}"
+                f"got {self._quoted(key)}"
             )
         return key
 
@@ -241,7 +262,7 @@ class _Reader:
         value = self.read(node, path)
         for mapping in value if isinstance(value, list) else [value]:
             if not isinstance(mapping, Located):
-                raise self._error(f"{self._at(node)}: << merges a mapping, not {quoted(mapping)}")
+                raise self._error(f"{self._at(node)}: << merges a mapping, not {self._quoted(mapping)}")
             for key, item in mapping.items():
                 if key not in into:
                     into.put(key, item, mapping.at(key))
@@ -251,4 +272,4 @@ class _Reader:
         mergeable = isinstance(earlier, Located) and isinstance(value, Located)
         if self._merge is not None and path == (self._repeatable,) and mergeable:
             return self._merge(earlier, value)
-        raise self._error(f"{place}: the key {quoted(key)} is given twice, first at {own.at(key)}")
+        raise self._error(f"{place}: the key {self._quoted(key)} is given twice, first at {own.at(key)}")

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.float_model import check_float
 from subbyte.adaptor.pytorch.modules import WeightedHandler, handler_of
-from subbyte.dtypes import DataType, register_dtype
-from subbyte.errors import CheckpointError, ConfigError, DataTypeError
+from subbyte.dtypes import DataType, all_or_none, register_dtype
+from subbyte.errors import CheckpointError, ConfigError, DataTypeError, quoted
 from subbyte.export.formats.assembled import assembled
 from subbyte.export.formats.contents import contents_of
 from subbyte.export.formats.form import SPECS, Reader, StoredOp
@@ -74,7 +74,7 @@ def _reader(folder: Folder, path: str | Path) -> tuple[Reader, Any]:
             return reader, settings
     stated = folder.files.get(CONFIG, {}).get("quantization_config")
     method = stated.get("quant_method") if isinstance(stated, dict) else stated
-    found = f"its quant_method is {method!r}" if stated else "it says nothing of quantization"
+    found = f"its quant_method is {quoted(method)}" if stated else "it says nothing of quantization"
     raise CheckpointError(f"{path} is no checkpoint of compressed-tensors, GPTQ or AWQ: {found}")
 
 
@@ -139,8 +139,9 @@ def _noted_specs(metadata: Mapping[str, str], path: str | Path) -> dict[str, Ten
         return {}
     try:
         noted = json.loads(metadata[SPECS])
-        for name, fields in noted["dtypes"].items():
-            register_dtype(DataType.from_dict(name, fields))
-        return {name: TensorSpec.from_dict(values) for name, values in noted["specs"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, DataTypeError, ConfigError) as error:
+        with all_or_none():  # a file that is refused leaves none of its data types behind
+            for name, fields in noted["dtypes"].items():
+                register_dtype(DataType.from_dict(name, fields))
+            return {name: TensorSpec.from_dict(values) for name, values in noted["specs"].items()}
+    except (RecursionError, ValueError, KeyError, TypeError, AttributeError, DataTypeError, ConfigError) as error:
         raise CheckpointError(f"{path}: what it notes of its weights cannot be read: {error}") from error

@@ -5,7 +5,7 @@ import time
 
 import regex
 
-_BUDGET = 5.0  # seconds, for all patterns of a file and all names together
+_BUDGET = 2.0  # seconds, for all patterns of a file and all names together
 _LONGEST = 1_000  # characters
 
 

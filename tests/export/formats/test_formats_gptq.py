@@ -162,6 +162,32 @@ def test_a_width_of_its_own_for_one_op(tmp_path: Path) -> None:
     assert subbyte.weights(subbyte.import_checkpoint(folder, llama()))["lm_head"].spec.dtype.name == "int4"
 
 
+def test_dynamic_pattern_is_bounded_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subbyte.spec.patterns._BUDGET", 0.01)
+    folder = altered(tmp_path, "lm_head.g_idx", lambda index: index)
+    edit(folder, dynamic={r"+:(?:[\w.]|[\w.]{2})+[^\w.]": {"bits": 4}})
+    with pytest.raises(CheckpointError, match=r"has the pattern '.*takes longer than 0\.01 seconds"):
+        subbyte.import_checkpoint(folder, llama())
+
+
+@pytest.mark.parametrize(
+    "value", [10**4000, "x" * 10**6, [[1] * 10**5], {"a" * 10**6: 1}], ids=["int", "text", "list", "key"]
+)
+def test_a_message_quotes_settings_in_short(tmp_path: Path, value: Any) -> None:
+    folder = altered(tmp_path, "lm_head.g_idx", lambda index: index)
+    edit(folder, bits=value, group_size=value, dynamic=value, checkpoint_format=value)
+    with pytest.raises(CheckpointError, match="quantization_config cannot be read") as raised:
+        subbyte.import_checkpoint(folder, llama())
+    assert len(str(raised.value)) < 2000 + len(str(tmp_path))
+
+
+def test_config_file_is_bounded_in_size(tmp_path: Path) -> None:
+    folder = altered(tmp_path, "lm_head.g_idx", lambda index: index)
+    edit(folder, note="x" * (4 << 20))
+    with pytest.raises(CheckpointError, match=r"config\.json is larger than 4,194,304 bytes"):
+        subbyte.import_checkpoint(folder, llama())
+
+
 def test_what_it_cannot_hold(tmp_path: Path) -> None:
     def refused(quantized: nn.Module, message: str) -> None:
         with pytest.raises(CheckpointError, match=message):

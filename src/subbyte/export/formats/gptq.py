@@ -126,8 +126,11 @@ def _half(scale: Tensor) -> Tensor:
 
 
 def _of_op(settings: _Settings, name: str) -> _Settings:
-    """The settings of one op: of GPTQModel's `dynamic` the first pattern that matches its name goes before."""
+    """Return the settings of one op: those of the first pattern of GPTQModel's `dynamic` that matches its name.
+
+    A pattern that begins with `-:` names ops that stay float.
+    """
     for pattern, values in (settings.dynamic or {}).items():
-        if settings.matches(pattern.removeprefix("+:"), name):
+        if not pattern.startswith("-:") and settings.matches(pattern.removeprefix("+:"), name):
             return checked(_Settings, settings.model_dump() | values)
     return settings

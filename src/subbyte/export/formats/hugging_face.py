@@ -21,6 +21,7 @@ CONFIG = "config.json"
 _TENSORS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 # Where older tools wrote what is now in config.json.
 GPTQ_FILE, AWQ_FILE = "quantize_config.json", "quant_config.json"
+_LARGEST_CONFIG, _LARGEST_INDEX = 4 << 20, 64 << 20  # bytes; an index has a line for each tensor
 _READ = (CONFIG, GPTQ_FILE, AWQ_FILE, _INDEX)
 
 
@@ -135,7 +136,10 @@ def _indexed(file: Path, index: Mapping[str, Any]) -> list[str]:
 
 
 def _json(file: Path) -> dict[str, Any]:
+    limit = _LARGEST_INDEX if file.name == _INDEX else _LARGEST_CONFIG
     try:
+        if file.stat().st_size > limit:
+            raise CheckpointError(f"{file} is larger than {limit:,} bytes, the limit of such a file")
         values = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
