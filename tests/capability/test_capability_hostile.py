@@ -109,7 +109,8 @@ def test_read_yaml_refuses_what_is_no_regular_file(tmp_path: Path, kind: str) ->
     [
         "root:x:0:0:secret\n- a: [\n", "secret\n", "- secret\n", "password: secret\n", "secret: 1\n",
         "secret: *secret\n", "a: 'secret\n", "%secret\n", "@secret", "<<: secret\n", "x: !secret y\n",
-        "x: !!int secret\n", "secret: 1\nsecret: 2\n", "? [secret]\n: 1\n", '"secret\\e": 1\n', "!secret!a b\n", "&secret",
+        "x: !!int secret\n", "secret: 1\nsecret: 2\n", "? [secret]\n: 1\n",
+        '"secret\\e": 1\n', "!secret!a b\n", "&secret",
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_capability_is_not_quoted_when_extended(tmp_path: Path, secret: str) -> None:
