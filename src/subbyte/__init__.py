@@ -25,7 +25,9 @@ from subbyte.errors import (
     SubbyteError,
     TrainingError,
     TuningError,
+    UnimplementedOpWarning,
     UnseenOpError,
+    UnsupportedOpWarning,
     UnusedRuleWarning,
 )
 from subbyte.export.checkpoint import load, save
@@ -65,6 +67,6 @@ __all__ = [
     # errors
     "SubbyteError", "CalibrationError", "CapabilityError", "CheckpointError", "ConfigError", "DataTypeError",
     "EvaluationError", "KernelError", "LostSignWarning", "ModelError", "RecoveryError", "TrainingError", "TuningError",
-    "UnseenOpError", "UnusedRuleWarning",
+    "UnimplementedOpWarning", "UnseenOpError", "UnsupportedOpWarning", "UnusedRuleWarning",
 ]  # fmt: skip
 __version__ = "0.1.0"

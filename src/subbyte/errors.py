@@ -58,6 +58,14 @@ class LostSignWarning(UserWarning):
     """A binary input that is never negative: its sign is the same everywhere, and tells the op nothing."""
 
 
+class UnimplementedOpWarning(UserWarning):
+    """A capability lists an op type in a form that Subbyte cannot quantize."""
+
+
+class UnsupportedOpWarning(UserWarning):
+    """An op that stays in float although the capability lists neither a precision nor fp32 for it."""
+
+
 class UnusedRuleWarning(UserWarning):
     """A rule of training that no quantizer of a model is trained by, unless a later configuration brings one."""
 

@@ -144,3 +144,24 @@ def test_show_without_a_file_shows_the_built_in():
     result = runner.invoke(app, ["capability", "show"])
     assert result.exit_code == 0
     assert "pytorch_cpu (default precision: int8)" in result.stdout
+
+
+def test_check_warns_of_an_entry_that_nothing_implements(chip, tmp_path):
+    lists = "{dtype: [uint8], scheme: [sym], granularity: [per_tensor], algorithm: [minmax]}"
+    (tmp_path / "chip.yaml").write_text(
+        CHIP.replace("      add:", f"      Bilinear: {{activation: {lists}}}\n      add:")
+    )
+    result = runner.invoke(app, ["capability", "check", chip, "--model", "net.py:Net"])
+    assert result.exit_code == 0
+    assert "warning: chip.yaml:12: int8, static, Bilinear" in result.stdout.replace("\n", " ")
+    assert "chip.yaml: correct" not in result.stdout
+
+
+def test_check_marks_ops_of_a_chip_without_fp32_as_errors(chip, tmp_path):
+    (tmp_path / "chip.yaml").write_text(CHIP.replace("  fp32: ['*']\n", ""))
+    arguments = ["capability", "check", chip, "--model", "net.py:Net", "--data", "net.py:batch"]
+    found = coverage(runner.invoke(app, arguments).stdout)
+    assert "error" in found["head"]
+    assert "error" not in found["conv"]
+    (tmp_path / "chip.yaml").write_text((tmp_path / "chip.yaml").read_text() + "unsupported: float\n")
+    assert "stays float" in coverage(runner.invoke(app, arguments).stdout)["head"]

@@ -175,10 +175,7 @@ def test_ambiguous_names_the_sections() -> None:
     together = refused(fc(weight={"dtype": "int8"}, activation={"dtype": "uint4"}), capability=capability)
     assert "allows all of this in static mode" in together
     assert "section 'z' allows for activation.dtype: uint8" in together
-    missing = refused(
-        {"op_name_dict": {"fc": "x"}, "op_type_dict": {"Conv2d": "fp32"}, "approach": "dynamic"},
-        capability=capability,
-    )
+    missing = refused({"op_name_dict": {"fc": "x"}, "approach": "dynamic"}, capability=capability)
     assert "lists no Linear in dynamic mode" in missing
 
 

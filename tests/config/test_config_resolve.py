@@ -357,7 +357,7 @@ class TestApproach:
             "dynamic": {"Conv2d": both, "Linear": both},
             "weight_only": {"Linear": {"weight": lists}, "Embedding": {"weight": lists}},
         }
-        chip = load_capability({"capabilities": {"int4": modes}})
+        chip = load_capability({"capabilities": {"int4": modes, "fp32": ["*"]}})
         tune = tuned({"approach": "auto"}, capability=chip)
         found = {name: config.quant_mode for (name, _), config in tune.op.items() if not config.is_float}
         dynamic = {FC.name: "dynamic", EMBEDDING.name: "weight_only"}

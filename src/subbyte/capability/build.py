@@ -1,7 +1,7 @@
 """From a located tree to a Capability: every key and value is checked, and named with its line."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 from subbyte.calibration import parse_algorithm
@@ -17,6 +17,7 @@ from subbyte.capability.schema import (
     OpCapability,
     Section,
     TensorCapability,
+    Unsupported,
     base_name,
 )
 from subbyte.capability.source import Located, Place
@@ -24,7 +25,19 @@ from subbyte.dtypes import DataType, all_or_none, register_dtype, registered_dty
 from subbyte.errors import CapabilityError, SubbyteError, listing, nearest, quoted
 from subbyte.spec import ACCUMULATORS, Granularity, QuantMode
 
-TOP_KEYS = ("extends", "version", "dtypes", "default", "capabilities", "fusions", "constraints", "strict")
+TOP_KEYS = (
+    "extends",
+    "version",
+    "dtypes",
+    "default",
+    "capabilities",
+    "fusions",
+    "constraints",
+    "strict",
+    "unsupported",
+)
+DEFAULT = "default"
+"""The request for each op's default precision; no section has this name."""
 
 
 def build(tree: Located, name: str) -> Capability:
@@ -49,6 +62,11 @@ def _checked(tree: Located, name: str) -> Capability:
         raise CapabilityError(
             f"{tree.at('capabilities')}: it needs capabilities: {{section: {{mode: {{op type: ...}}}}}}"
         )
+    if DEFAULT in capabilities:
+        raise CapabilityError(
+            f"{capabilities.at(DEFAULT)}: a section cannot be named {DEFAULT!r}, which requests every op's default "
+            "precision; choose another name"
+        )
     sections, floats = _sections(capabilities)
     partial = Capability(name, "", sections, floats)
     return Capability(
@@ -58,9 +76,11 @@ def _checked(tree: Located, name: str) -> Capability:
         floats=floats,
         fusions=_fusions(tree),
         strict=_strict(tree),
+        unsupported=_unsupported(tree),
         constraints=read_constraints(tree, partial),
         dtypes=dtypes,
         source=tree.place.file,
+        places=_places(capabilities, sections),
     )
 
 
@@ -83,7 +103,8 @@ def _default(tree: Located, sections: Iterable[str], floats: Iterable[str]) -> s
     quantized = list(sections)
     if len(quantized) != 1:
         raise CapabilityError(
-            f"{tree.place}: it needs 'default: SECTION', what an op gets unasked (sections: {listing(choices)})"
+            f"{tree.place}: the key 'default' is missing: the section that an op gets by default, as in "
+            f"'default: {choices[0]}' (sections: {listing(choices)})"
         )
     return quantized[0]
 
@@ -211,6 +232,23 @@ def _strict(tree: Located) -> bool:
     if not isinstance(strict, bool):
         raise CapabilityError(f"{tree.at('strict')}: strict: expected true or false, found {quoted(strict)}")
     return strict
+
+
+def _unsupported(tree: Located) -> Unsupported:
+    unsupported = tree.get("unsupported", "error")
+    if unsupported not in get_args(Unsupported):
+        raise unknown(tree.at("unsupported"), f"unsupported: {unsupported!r}", str(unsupported), get_args(Unsupported))
+    found: Unsupported = unsupported
+    return found
+
+
+def _places(capabilities: Located, sections: Mapping[str, Section]) -> dict[tuple[str, QuantMode, str], Place]:
+    return {
+        (name, mode, op_type): capabilities[name][mode].at(op_type)
+        for name, section in sections.items()
+        for mode, ops in section.items()
+        for op_type in ops
+    }
 
 
 def _fusions(tree: Located) -> tuple[tuple[str, ...], ...]:

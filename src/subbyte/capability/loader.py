@@ -1,5 +1,6 @@
 """Loading a capability: a built-in's name, a file, a dictionary."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -10,12 +11,13 @@ from subbyte.capability.below import named_below
 from subbyte.capability.build import TOP_KEYS, build
 from subbyte.capability.checks import check_keys
 from subbyte.capability.merge import merge, without_nulls
+from subbyte.capability.promises import broken_promises
 from subbyte.capability.schema import Capability
 from subbyte.capability.source import Located, located, read_yaml
-from subbyte.errors import CapabilityError, listing, nearest, quoted
+from subbyte.errors import CapabilityError, UnimplementedOpWarning, listing, nearest, quoted
 
 _FOLDER = Path(__file__).parent
-DEFAULT = "pytorch_cpu"
+BUILT_IN = "pytorch_cpu"
 
 
 def built_in_capabilities() -> dict[str, Path]:
@@ -23,7 +25,7 @@ def built_in_capabilities() -> dict[str, Path]:
     return {path.stem: path for path in sorted(_FOLDER.glob("*.yaml"))}
 
 
-def load_capability(source: "str | Path | Mapping[str, Any] | Capability" = DEFAULT) -> Capability:
+def load_capability(source: "str | Path | Mapping[str, Any] | Capability" = BUILT_IN) -> Capability:
     """Read what the operators of a framework or a chip can do.
 
     Args:
@@ -33,6 +35,9 @@ def load_capability(source: "str | Path | Mapping[str, Any] | Capability" = DEFA
 
     Returns:
         The capability; the data types that it describes are registered.
+
+    Warns:
+        UnimplementedOpWarning: the capability lists an op type in a form that Subbyte cannot quantize.
 
     Raises:
         CapabilityError: with file and line, what is allowed and the nearest spelling.
@@ -69,7 +74,10 @@ class _Description:
 
 
 def _built(description: _Description, name: str) -> Capability:
-    return replace(build(description.tree, name), below=named_below(description.below))
+    capability = replace(build(description.tree, name), below=named_below(description.below))
+    for promise in broken_promises(capability):
+        warnings.warn(str(promise), UnimplementedOpWarning, stacklevel=3)
+    return capability
 
 
 @cache
@@ -113,6 +121,9 @@ def _extended(tree: Located, folder: Path, above: tuple[Path, ...]) -> _Descript
     base = tree.get("extends")
     if base is None:
         without_nulls(tree)
+        if "fusions" not in tree:  # so that BatchNorms are folded by default
+            built_in = _built_in_description(BUILT_IN).tree
+            tree.put("fusions", built_in["fusions"], built_in.at("fusions"))
         return _Description(tree)
     place = tree.at("extends")
     if not isinstance(base, str):

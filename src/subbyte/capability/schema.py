@@ -6,12 +6,13 @@ from typing import Literal
 
 from subbyte.capability.registries import registered
 from subbyte.capability.source import Place
-from subbyte.dtypes import DataType, registered_dtypes
+from subbyte.dtypes import DataType
 from subbyte.errors import CapabilityError, quoted
 from subbyte.spec import OpInfo, Position, QuantMode
 from subbyte.spec.patterns import NamePatterns, PatternError
 
 Tensor = Literal["weight", "activation", "output"]
+Unsupported = Literal["error", "float"]
 
 TENSORS: tuple[Tensor, ...] = ("weight", "activation", "output")
 Slot = tuple[str, str, str]  # mode, op type, tensor
@@ -127,9 +128,12 @@ class Capability:
         floats: float type -> the op types that can stay in it; `*` is all.
         fusions: op types that run as one op.
         strict: whether an op whose sums could overflow its accumulator is refused, not only reported.
+        unsupported: what becomes of an op for which neither a precision nor fp32 is listed: `error`, or `float`,
+            which leaves it in fp32 with a warning.
         constraints: precisions that ops must have.
         dtypes: the data types that the file itself describes.
         source: the file it was read from.
+        places: by (section, mode, op type), the file and line of the entry.
         below: by (mode, op type, tensor), what the files that it extends name: `*` does not stand for that.
     """
 
@@ -139,9 +143,11 @@ class Capability:
     floats: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fusions: tuple[tuple[str, ...], ...] = ()
     strict: bool = False
+    unsupported: Unsupported = "error"
     constraints: tuple[Constraint, ...] = ()
     dtypes: Mapping[str, DataType] = field(default_factory=dict)
     source: str = "capability"
+    places: Mapping[tuple[str, QuantMode, str], Place] = field(default_factory=dict, compare=False, repr=False)
     below: Mapping[Slot, TensorCapability] = field(default_factory=dict, repr=False)
 
     def op(self, section: str, mode: QuantMode, op_type: str) -> OpCapability | None:
@@ -193,8 +199,11 @@ class Capability:
         return not any(sibling.names(name, value) for sibling in siblings)
 
     def allows_float(self, op_type: str, dtype: str) -> bool:
-        """Whether an op type can stay in a float type; fp32, which models are in, unless it is limited."""
-        ops = self.floats.get(dtype)
-        if ops is None:
-            return registered_dtypes()[dtype].bits == 32
+        """Whether the capability lists an op type for a float type."""
+        ops = self.floats.get(dtype, ())
         return ANY in ops or op_type in ops
+
+    def first_listed(self, op_type: str, mode: QuantMode) -> str | None:
+        """The default section if it lists the op type in this mode, else the first section that does."""
+        listed = self.entries(op_type, mode)
+        return self.default if self.default in listed else next(iter(listed), None)

@@ -56,8 +56,6 @@ class Shorthand:
             fields["weight.granularity"] = f"per_group({self.group_size})"
         if self.activation is not None:
             fields["activation.dtype"] = self.activation
-            # Said outright, because the default scheme of a custom section may be another.
-            fields["activation.scheme"] = "sym"
         if self.algorithm is not None:
             if base_name(self.algorithm) not in _ACTIVATIONS_ONLY:
                 fields["weight.algorithm"] = self.algorithm
@@ -69,8 +67,8 @@ class Shorthand:
 def parse_shorthand(text: str) -> Shorthand:
     """Read `w4`, `w4a8:dynamic:g128`, `wnf4`, `wbint1a8`, `w4a4:mse`.
 
-    `wN` is intN, `aN` uintN with symmetric scales; `w1` and `a1` are bint1. Type names match the
-    registered data types, longest first.
+    `wN` is intN, `aN` uintN; `w1` and `a1` are bint1. Type names match the registered data types, longest first.
+    What a shorthand does not say, such as the scheme, is the first choice of the capability.
 
     Raises:
         ConfigError: it does not follow the grammar; the message says where.

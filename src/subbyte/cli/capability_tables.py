@@ -1,5 +1,6 @@
 """`subbyte capability`: what a file comes to, and what of a model it covers."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ from torch import nn
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
 from subbyte.adaptor.pytorch.modules import FloatHandler, handler_of
 from subbyte.adaptor.pytorch.trace import NORMS
-from subbyte.capability import Capability, Constraint, derived_ranges, load_capability
+from subbyte.capability import Capability, Constraint, broken_promises, derived_ranges, load_capability
 from subbyte.cli.console import out, say
 from subbyte.cli.dtype_table import values_of
 from subbyte.cli.reference import importing_from, load_data, load_model
 from subbyte.dtypes import dtype
-from subbyte.errors import ConfigError
+from subbyte.errors import ConfigError, UnimplementedOpWarning
 
 _SHORT = 4  # values of a codebook that are all shown in a list of types
 
@@ -30,14 +31,20 @@ def check_capability(file: str, model: str | None, data: str | None) -> None:
     """
     if data is not None and model is None:
         raise ConfigError("--data is for --model; give both")
-    capability = load_capability(file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnimplementedOpWarning)  # shown below, one a line
+        capability = load_capability(file)
+    problems = broken_promises(capability)
     coverage = None if model is None else _coverage(capability, model, data)
     out().print(_ranges(capability))
     if coverage is not None:
         out().print(coverage)
     if model is not None and data is None:
         say("modules only; functional ops such as add and matmul are found with --data")
-    say(f"{file}: correct; precisions {', '.join(capability.sections)}; default {capability.default}")
+    for problem in problems:
+        say(f"warning: {problem}")
+    verdict = "correct" if not problems else f"readable, with {len(problems)} entries that Subbyte cannot honour"
+    say(f"{file}: {verdict}; precisions {', '.join(capability.sections)}; default {capability.default}")
 
 
 def show_capability(file: str) -> None:
@@ -104,17 +111,29 @@ def _coverage(capability: Capability, reference: str, data: str | None) -> Table
         batches = None if data is None else load_data(data, folder, "--data")
         ops = PyTorchAdaptor(capability).operators(model, batches)
     table = Table("op", "type", "covered", "precisions", title=f"ops of {reference}")
+    broken = {promise.op_type for promise in broken_promises(capability)}
     float_only = _without_quantized_form(model)
     for op in (op for op in ops if op.name not in float_only):
         modes = capability.modes(op.type)
         sections = dict.fromkeys(section for mode in modes for section in capability.entries(op.type, mode))
-        if sections:
+        if op.type in broken:
+            table.add_row(Text(op.name), op.type, "no", "error: Subbyte cannot honour its entry (see the warning)")
+        elif sections:
             table.add_row(Text(op.name), op.type, ", ".join(modes), ", ".join(sections))
         else:
-            table.add_row(Text(op.name), op.type, "no", f"stays float: {capability.name} does not list {op.type}")
+            reason = f"{capability.name} does not list {op.type}"
+            table.add_row(Text(op.name), op.type, "no", _left_float(capability, op.type, reason))
     for name, module in float_only.items():
-        table.add_row(Text(name), type(module).__name__, "no", "stays float: Subbyte has no quantized form of it")
+        kind = type(module).__name__
+        table.add_row(Text(name), kind, "no", _left_float(capability, kind, "Subbyte has no quantized form of it"))
     return table
+
+
+def _left_float(capability: Capability, op_type: str, reason: str) -> str:
+    """What becomes of an op in no precision."""
+    if capability.allows_float(op_type, "fp32") or capability.unsupported == "float":
+        return f"stays float: {reason}"
+    return f"error: {reason}, and fp32 is not listed for it"
 
 
 def _without_quantized_form(model: nn.Module) -> dict[str, nn.Module]:

@@ -45,7 +45,7 @@ def alternatives(
     """
     resolved = resolve(capability, ops, request, first_last)
     rules = RuleBook(capability, ops, request, first_last)
-    return {op.key: _of_op(capability, op, request, rules.for_op(op), resolved) for op in ops}
+    return {op.key: _of_op(capability, op, request, rules.for_op(op), resolved) for op in ops if op.quantizable}
 
 
 def _of_op(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from subbyte.capability import ANY, TENSORS, Capability, OpCapability
+from subbyte.capability import ANY, DEFAULT, TENSORS, Capability, OpCapability
 from subbyte.config.fields import Values
 from subbyte.config.rules import Rule, has_tensor
 from subbyte.dtypes import registered_dtypes
@@ -72,8 +72,9 @@ def _insists(rule: Rule, op: OpInfo) -> bool:
 def _said(rule: Rule, op: OpInfo, mode: QuantMode, capability: Capability) -> Wishes:
     """The fields of a rule that speak of this op, a section's name spelt out as its data types."""
     fields: dict[str, Values] = {}
-    if rule.section is not None:
-        fields |= {"section": (rule.section,)} | _of_section(capability.op(rule.section, mode, op.type))
+    section = capability.first_listed(op.type, mode) if rule.section == DEFAULT else rule.section
+    if section is not None:
+        fields |= {"section": (section,)} | _of_section(capability.op(section, mode, op.type))
     for name, values in rule.fields.items():
         tensor = name.split(".")[0]
         if name == "quant_mode" or (rule.lenient and not has_tensor(capability, op, tensor)):

@@ -27,7 +27,9 @@ class PostTrainingQuantConfig(BaseModel):
     Args:
         approach: the mode of ops for which no other is asked; `auto` is static where the capability has
             that for an op, else dynamic, else weight-only; `quant_aware` is static by what it has for training.
-        precision: of all weighted ops and matmuls, as in `w4a8`; None is the capability's default.
+        precision: of all weighted ops and matmuls, as in `w4a8`; `default` gives each op the first precision that the
+            capability lists for it, in the first of the modes static, dynamic and weight-only; None is the
+            capability's default section.
         op_type_dict: by op type (or a regular expression that matches it whole), either a precision
             (`'w4a8'`, a section's name, `'fp32'`), which states the whole op, or fields, as in
             `{'weight': {'dtype': ['int4']}}`, which lie over what was asked before. A list names

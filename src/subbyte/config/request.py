@@ -11,7 +11,8 @@ from subbyte.spec import TuneConfig
 
 Request = PostTrainingQuantConfig | TuneConfig
 _FORMS = (
-    "a shorthand such as 'w4a8', a YAML file (.yaml, .yml), a dictionary, a PostTrainingQuantConfig or a TuneConfig"
+    "'default', a shorthand such as 'w4a8', a YAML file (.yaml, .yml), a dictionary, a PostTrainingQuantConfig "
+    "or a TuneConfig"
 )
 
 
@@ -19,7 +20,7 @@ def as_request(config: Any) -> Request:
     """Read a request in any of its forms.
 
     Args:
-        config: a precision such as `w4a8` or the name of a section; the path of a YAML file that holds
+        config: a precision: `w4a8`, the name of a section, or `default`; the path of a YAML file that holds
             PostTrainingQuantConfig's fields; a dictionary of them, or `{'op': {...}}`, which is a
             TuneConfig; or one of the two itself.
 

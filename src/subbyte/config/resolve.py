@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from subbyte.capability import Capability
+from subbyte.capability import DEFAULT, Capability, implemented_forms
 from subbyte.config.asked import Asked, Wishes, asked_mode, float_type, wishes
 from subbyte.config.given import check_given
 from subbyte.config.post_training import PostTrainingQuantConfig
 from subbyte.config.request import as_request
 from subbyte.config.rules import Rule, RuleBook
 from subbyte.config.select import Sources, Table, build_config, choose_section, default_section
+from subbyte.config.supported import check_supported
 from subbyte.dtypes import dtype, registered_dtypes
 from subbyte.errors import ConfigError, listing, nearest
 from subbyte.spec import OpConfig, OpInfo, OpKey, QuantMode, TensorSpec, TuneConfig
@@ -26,16 +27,20 @@ def resolve(capability: Capability, ops: Sequence[OpInfo], config: Any, first_la
 
     Args:
         capability: what the ops can do.
-        ops: all ops of the model, with their positions where a forward was recorded.
+        ops: all ops of the model, with their positions where a forward was recorded; also those that are not
+            quantizable.
         config: a request in any form that `as_request` reads.
         first_last: the precision of the first and last ops; beats the request's own.
 
     Returns:
-        A configuration for every op, with the rule that set each field in `sources`.
+        A configuration for every quantizable op, with the rule that set each field in `sources`.
+
+    Warns:
+        UnsupportedOpWarning: an op stays in float although the capability lists no fp32 for it, which it permits.
 
     Raises:
         ConfigError: the request is misspelt, matches nothing, contradicts itself or a constraint, or is
-            not allowed by the capability.
+            not allowed by the capability; or the capability lists neither a precision nor fp32 for an op.
     """
     if first_last is not None and not isinstance(first_last, str):
         raise ConfigError(f"first_last is the name of a precision, as in 'int8', not {first_last!r}")
@@ -43,9 +48,21 @@ def resolve(capability: Capability, ops: Sequence[OpInfo], config: Any, first_la
     if isinstance(request, TuneConfig):
         if first_last is not None:
             raise ConfigError("a TuneConfig says what every op gets, so first_last has nothing to say; leave it out")
-        return check_given(capability, ops, request)
+        tune = check_given(capability, [op for op in ops if op.quantizable], request)
+    else:
+        tune = _resolved(capability, ops, request, first_last)
+    check_supported(capability, ops, tune)
+    return tune
+
+
+def _resolved(
+    capability: Capability, every_op: Sequence[OpInfo], request: PostTrainingQuantConfig, first_last: str | None
+) -> TuneConfig:
+    ops = [op for op in every_op if op.quantizable]
     excluded = excluded_names(capability, request)
-    rules = RuleBook(capability, ops, request, first_last)
+    rules = RuleBook(capability, every_op, request, first_last)
+    unimplemented = [op for op in every_op if op.positions and not (op.quantizable and implemented_forms(op.type))]
+    _check_float_ends(unimplemented, rules)
     configs: dict[OpKey, OpConfig] = {}
     sources: dict[OpKey, Sources] = {}
     for op in ops:
@@ -58,6 +75,27 @@ def resolve(capability: Capability, ops: Sequence[OpInfo], config: Any, first_la
         _Op(capability, op, request, excluded).resolve(rules.for_op(op))
     rules.check_names()  # last: of what an op cannot have, its own error says what it can
     return TuneConfig(configs, sources)
+
+
+def _check_float_ends(ops: Sequence[OpInfo], rules: RuleBook) -> None:
+    """Raise ConfigError if `first_last` requests a precision for ops that cannot be quantized."""
+    requested = [(op, rule) for op in ops if (rule := _request_of_position(rules.for_op(op))) is not None]
+    if requested:
+        names = [op.name for op, _ in requested]
+        kinds = listing(op.type for op, _ in requested)
+        raise ConfigError(
+            f"op {', '.join(map(repr, names))} ({kinds}): {requested[0][1].source} requests a precision for it, but "
+            f"Subbyte has no quantized form of it (functions that are called with a weight, and modules with a forward "
+            f"of their own, stay in float); leave it in float: op_name_dict={{{names[0]!r}: 'fp32'}}"
+        )
+
+
+def _request_of_position(rules: Sequence[Rule]) -> Rule | None:
+    """The rule for the first and last ops, if it is the strongest that states a precision, and not a float type."""
+    stated = [
+        rule for rule in rules if rule.level in ("position", "name") and (rule.whole or "weight.dtype" in rule.fields)
+    ]
+    return stated[-1] if stated and stated[-1].level == "position" and not stated[-1].is_float else None
 
 
 def modes_of(request: PostTrainingQuantConfig, asked: Asked | None) -> tuple[QuantMode, ...]:
@@ -108,7 +146,7 @@ class _Op:
     def resolve(self, rules: Sequence[Rule]) -> Resolved:
         """In the mode that is asked; with approach `auto` in the first that the capability has for the op."""
         asked = asked_mode(rules, self._op)
-        modes = modes_of(self._request, asked)
+        modes = self._modes(rules, asked)
         problem: ConfigError | None = None
         for mode in modes:
             merged = wishes(rules, self._op, mode, self._capability)
@@ -123,6 +161,15 @@ class _Op:
         if problem is not None:
             raise problem
         return self._unlisted(wishes(rules, self._op, modes[0], self._capability), modes, asked)
+
+    def _modes(self, rules: Sequence[Rule], asked: Asked | None) -> tuple[QuantMode, ...]:
+        """The requested modes; for a first or last op that is listed in none of them, the modes that are listed."""
+        modes = modes_of(self._request, asked)
+        ends = [rule for rule in rules if rule.level == "position"]
+        named = any(rule.level == "name" and "quant_mode" in rule.fields for rule in rules)
+        if not ends or named or any(self._capability.entries(self._op.type, mode) for mode in modes):
+            return modes
+        return tuple(mode for mode in self._capability.modes(self._op.type) if mode != "quant_aware") or modes
 
     def check_mode(self, rules: Sequence[Rule]) -> None:
         """Of a model that comes out all float: refuse a mode that a weighted op does not have, though it has others.
@@ -140,8 +187,11 @@ class _Op:
                 f"else would be quantized; ask for approach={listed[0]!r}, as in config={{'approach': {listed[0]!r}}}"
             )
 
-    def _mode_source(self, asked: Asked | None) -> str:
-        return f"approach={self._request.approach!r}" if asked is None else asked.source
+    def _mode_source(self, asked: Asked | None, mode: QuantMode | None = None) -> str:
+        source = f"approach={self._request.approach!r}" if asked is None else asked.source
+        if mode is None or mode in modes_of(self._request, asked):
+            return source
+        return f"{source}; {self._capability.name} lists {self._op.type} in {mode} mode instead"
 
     def _as_float(self, merged: Wishes, mode: QuantMode, asked: Asked | None) -> Resolved | None:
         """What the op gets where a float type is asked for, of all of it or of its activation."""
@@ -182,8 +232,10 @@ class _Op:
         }
         if not merged:
             section, reason = default_section(table)
-            if section is None:
-                return self._float(self._default_float(), reason)
+            if section is None and (self._request.precision == DEFAULT or not self._may_be(self._default_float())):
+                section = self._capability.first_listed(self._op.type, mode)
+            if section is None or section in self._excluded:
+                return self._float(self._default_float(), reason, requested=False)
         else:
             try:
                 section, merged = choose_section(table, merged)
@@ -194,7 +246,7 @@ class _Op:
                     raise
                 return self._float(name, lead.source)
         config, sources = build_config(table, section, merged)
-        return config, {"quant_mode": self._mode_source(asked)} | sources
+        return config, {"quant_mode": self._mode_source(asked, mode)} | sources
 
     def _unlisted(self, merged: Wishes, modes: Sequence[QuantMode], asked: Asked | None) -> Resolved:
         """An op type that the capability does not have in this mode: float, unless something insists."""
@@ -208,23 +260,32 @@ class _Op:
             raise ConfigError(
                 f"{self}: {insisting[-1].source} asks to quantize it, but {self._capability.name} lists no "
                 f"{self._op.type} in {' or '.join(modes)} mode"
-                f"{'' if listed else nearest(self._op.type, types)} ({hint})"
+                f"{'' if listed else nearest(self._op.type, types)} ({hint}); request one of these, or leave it in "
+                f"float: op_name_dict={{{self._op.name!r}: 'fp32'}}"
             )
         reason = f"capability {self._capability.name} lists no {self._op.type} in {' or '.join(modes)} mode"
-        return self._float(self._default_float(), reason)
+        return self._float(self._default_float(), reason, requested=False)
 
     def _default_float(self) -> str:
         default = self._capability.default
         return default if default in self._capability.floats else "fp32"
 
-    def _float(self, name: str, source: str) -> Resolved:
-        self._check_float(name, source)
+    def _may_be(self, name: str) -> bool:
+        return self._capability.allows_float(self._op.type, name)
+
+    def _float(self, name: str, source: str, *, requested: bool = True) -> Resolved:
+        """The op in a float type; `check_supported` judges fp32 that no rule requests."""
+        if requested or name != "fp32":
+            self._check_float(name, source)
+        if not self._may_be(name):
+            source += f"; {name} is not listed either (unsupported: float)"
         tensors = ("weight", "activation") if self._op.role == "weighted" else ("activation",)
         sources = {f"{tensor}.dtype": source for tensor in tensors}
         return float_config(self._op, name), sources
 
     def _check_float(self, name: str, source: str) -> None:
-        if not self._capability.allows_float(self._op.type, name):
+        permitted = self._capability.unsupported == "float" and not self._capability.modes(self._op.type)
+        if not self._may_be(name) and not (permitted and name == "fp32"):
             listed = self._capability.floats
             floats = [known for known in listed if self._capability.allows_float(self._op.type, known)]
             raise ConfigError(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from subbyte.capability import FIELDS, Capability, check_name, parse_shorthand
+from subbyte.capability import DEFAULT, FIELDS, Capability, check_name, parse_shorthand
 from subbyte.config.fields import Values, parse_fields
 from subbyte.config.post_training import PostTrainingQuantConfig
 from subbyte.dtypes import registered_dtypes
@@ -42,6 +42,11 @@ class Rule:
     insists: Literal["all", "multiplying", "none"] = "all"
     multiplying: bool = False
 
+    @property
+    def is_float(self) -> bool:
+        """Whether it requests a float type for the weight, which leaves the whole op in it."""
+        return any(value in _floats() for value in self.fields.get("weight.dtype", ()))
+
 
 class RuleBook:
     """All rules of a request, checked against a model; `for_op` gives those of one op, weakest first.
@@ -64,7 +69,7 @@ class RuleBook:
         self._capability = capability
         self._patterns = NamePatterns()
         self._config = config
-        self._ops = ops
+        self._ops = [op for op in ops if op.quantizable or op.positions]
         text = config.precision
         self._global = None if text is None else self._named(text, f"global {text!r}", "global", pattern=True)
         self._check_approach()
@@ -99,7 +104,7 @@ class RuleBook:
 
     def _imagined(self, op_type: str) -> OpInfo:
         weighted = "weight" in self._capability.tensors(op_type)
-        return OpInfo("(none in this model)", op_type, "weighted" if weighted else "other")
+        return OpInfo("(none in this model)", op_type, "weighted" if weighted else "other", imagined=True)
 
     def check_names(self) -> None:
         """Refuse a name that no capability knows, which would be an alternative that is never taken.
@@ -131,11 +136,17 @@ class RuleBook:
         self._refuse_excluded([text], source)
         if text in self._capability.sections:
             return replace(rule, section=text)
+        if text == DEFAULT:
+            return replace(rule, section=text, fields=self._default_modes())
         if text in _floats():
             return replace(rule, fields={"weight.dtype": (text,), "activation.dtype": (text,)})
         if text in registered_dtypes():
             return replace(rule, fields={"weight.dtype": (text,)}, whole=False)
         return replace(rule, fields=self._shorthand(text, source))
+
+    def _default_modes(self) -> dict[str, Values]:
+        """The modes in which a default precision may be, unless the request names another approach."""
+        return {"quant_mode": ("static", "dynamic", "weight_only")} if self._config.approach == "static" else {}
 
     def _shorthand(self, text: str, source: str) -> dict[str, Values]:
         try:
@@ -143,11 +154,11 @@ class RuleBook:
         except SubbyteError as error:
             if text.lower().startswith("w"):
                 raise ConfigError(f"{source}: {error}") from None
-            names = [*self._capability.sections, *registered_dtypes()]
+            names = [DEFAULT, *self._capability.sections, *registered_dtypes()]
             raise ConfigError(
                 f"{source}: {text!r} names no section of {self._capability.name}, no data type and is no "
                 f"shorthand such as w4a8{nearest(text, names)} "
-                f"(sections: {listing(self._capability.sections)})"
+                f"(sections: {listing(self._capability.sections)}; {DEFAULT!r}: the default precision of each op)"
             ) from None
         self._refuse_excluded(filter(None, (shorthand.weight, shorthand.activation)), source)
         fields: dict[str, Values] = {name: (value,) for name, value in shorthand.fields().items()}
@@ -263,7 +274,7 @@ def _mode_alone(rule: Rule) -> Rule:
 
 def has_tensor(capability: Capability, op: OpInfo, tensor: str) -> bool:
     """Whether an op has a tensor that could be quantized; of an unlisted op, whether it has it at all."""
-    if tensor == "weight" and op.role != "weighted":
+    if not op.quantizable or (tensor == "weight" and op.role != "weighted"):
         return False
     if not capability.modes(op.type):
         return tensor != "output"

@@ -30,6 +30,8 @@ class OpInfo:
         depthwise: a convolution with as many groups as input channels.
         product_positions: `first` and `last` among convolutions, linear maps and matrix products, as recipes mean them:
             before the first and after the last stands no other.
+        quantizable: whether a precision can be requested for it; otherwise it always stays in float.
+        imagined: whether it stands for ops of its type that no forward has shown.
     """
 
     name: str
@@ -38,6 +40,8 @@ class OpInfo:
     positions: frozenset[Position] = frozenset()
     depthwise: bool = False
     product_positions: frozenset[Position] = frozenset()
+    quantizable: bool = True
+    imagined: bool = False
 
     @property
     def key(self) -> tuple[str, str]:

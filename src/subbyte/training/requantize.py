@@ -12,6 +12,7 @@ from subbyte.adaptor.pytorch.attach import weighted_parts
 from subbyte.adaptor.pytorch.batch import Batch, batches
 from subbyte.adaptor.pytorch.compiled import check_gathered
 from subbyte.adaptor.pytorch.computed_weights import Sample, computed_weights
+from subbyte.adaptor.pytorch.coverage import op_infos
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.quantizer import Quantizer
 from subbyte.adaptor.pytorch.state import state_of
@@ -71,7 +72,7 @@ def check_requantize(model: nn.Module, config: Any) -> TuneConfig:
         SubbyteError: as for `requantize`.
     """
     asked, request, first_last = _wanted(model, config)
-    return resolve(asked.capability, [op.info for op in state_of(model).graph if op.quantizable], request, first_last)
+    return resolve(asked.capability, op_infos(state_of(model).graph, model), request, first_last)
 
 
 def _wanted(model: nn.Module, config: Any) -> tuple[Asked, Request, str | None]:

@@ -21,9 +21,8 @@ OPS = {name: {"weight": WEIGHT, "activation": IN} for name in ("Conv2d", "Linear
 
 def _capability(fusions: list[list[str]]) -> subbyte.Capability:
     ops = OPS | {name: {"activation": IN} for name in ("add", "GELU", "gelu", "SiLU")}
-    return subbyte.load_capability(
-        {"version": {"name": "chip"}, "default": "int8", "capabilities": {"int8": {"static": ops}}, "fusions": fusions}
-    )
+    capabilities = {"int8": {"static": ops}, "fp32": ["*"]}
+    return subbyte.load_capability({"version": {"name": "chip"}, "capabilities": capabilities, "fusions": fusions})
 
 
 class Mlp(nn.Module):

@@ -10,8 +10,10 @@ from subbyte.adaptor.base import Adaptor
 from subbyte.adaptor.pytorch.batch import batches
 from subbyte.adaptor.pytorch.computed_weights import Sample
 from subbyte.adaptor.pytorch.copying import copied
+from subbyte.adaptor.pytorch.coverage import check_promises
 from subbyte.adaptor.pytorch.discovery import discover
 from subbyte.adaptor.pytorch.float_model import check_float
+from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.prepare import prepare, quantize, static_graph
 from subbyte.adaptor.pytorch.prepare_again import prepare_again
 from subbyte.adaptor.pytorch.tunable import PyTorchTunableModel
@@ -92,6 +94,9 @@ class _Resolver:
     @property
     def strict(self) -> bool:
         return self.capability.strict
+
+    def check(self, graph: Graph, model: nn.Module, /) -> None:
+        check_promises(self.capability, graph, model)
 
     def __call__(self, ops: Sequence[OpInfo], /) -> TuneConfig:
         return resolve(self.capability, ops, self.config, self.first_last)

@@ -65,6 +65,8 @@ class _DiscoveryMode(TorchFunctionMode):
         name, weighted = "", False
         if op is not None and op.inputs(args, kwargs):
             name, weighted = trace.record_function(op, function, args, kwargs, output)
+        else:
+            trace.graph.functions.setdefault(function.__name__, trace.scope)
         key = trace.unique(name or self._place(function.__name__))
         producers = tuple(source.producer for source in sources if source is not None)
         is_product = weighted or (op is not None and op.role == "matmul")
@@ -144,6 +146,7 @@ def _hooks(trace: Trace) -> Iterator[None]:
 def _mark_calls(trace: Trace) -> None:
     """What is known once all has run: who is first, what multiplies how often, which values are to be quantized."""
     ops = trace.graph.ops
+    with_weight = {node.op or node.product for node in trace.nodes.values() if node.weighted}
     for name, op in ops.items():
         calls = op.calls
         if op.kind == "function":
@@ -153,7 +156,7 @@ def _mark_calls(trace: Trace) -> None:
                 replace(call, quantizable=any(rule(map(trace.is_signal, x)) for x in occurrences[call.site]))
                 for call in calls
             )
-        first = op.kind == "module" and not trace.entries.isdisjoint(trace.reading.get(name, ()))
+        first = name in with_weight and not trace.entries.isdisjoint(trace.reading.get(name, ()))
         positions: frozenset[Position] = frozenset({"first"} if first else ())
         ops[name] = replace(op, calls=calls, positions=positions, macs=trace.macs[name] // trace.samples)
 
@@ -163,9 +166,10 @@ def _mark_last(trace: Trace, output: Any) -> None:
     trace.note_unfollowed(tensors_in(output))
     for key in trace.behind(_shown(trace, output)):
         node = trace.nodes[key]
-        if node.weighted and node.op in trace.graph.ops:
-            op = trace.graph.ops[node.op]
-            trace.graph.ops[node.op] = replace(op, positions=op.positions | {"last"})
+        name = node.op or node.product
+        if node.weighted and name in trace.graph.ops:
+            op = trace.graph.ops[name]
+            trace.graph.ops[name] = replace(op, positions=op.positions | {"last"})
 
 
 def _mark_norms(trace: Trace, model: nn.Module, output: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.functional_op import Function, FunctionalOp
 from subbyte.adaptor.pytorch.inputs import Slots
@@ -26,6 +26,7 @@ class FloatFunction(FunctionalOp):
     """
 
     needs_all = False
+    forms = {}
 
     def __init__(self, op_type: str, factors: str, count: Count, *, has_weight: bool) -> None:
         self.op_type = op_type  # type: ignore[misc]
@@ -53,6 +54,7 @@ class Einsum(FunctionalOp):
 
     op_type = "einsum"
     needs_all = False
+    forms = {}
 
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         flat = [x for each in args for x in (each if isinstance(each, tuple | list) else [each])]
@@ -80,6 +82,7 @@ class MatrixChain(FunctionalOp):
 
     op_type = "multi_dot"
     needs_all = False
+    forms = {}
 
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         given = args or (kwargs["tensors"],)
@@ -96,6 +99,32 @@ class MatrixChain(FunctionalOp):
         first, last = inputs[0], inputs[-1]
         sizes = [1 if first.ndim == 1 else len(first), *(len(x) for x in inputs[1:])]
         return _cheapest((*sizes, 1 if last.ndim == 1 else last.shape[-1]))
+
+
+class Recurrence(FunctionalOp):
+    """`torch.lstm`, `gru_cell`, ..., which a subclass of a recurrent module calls by its own code: stays float."""
+
+    needs_all = False
+    forms = {}
+
+    def __init__(self, op_type: str) -> None:
+        self.op_type = op_type  # type: ignore[misc]
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        """The input, then all weights and biases."""
+        flat = [x for each in args[1:] for x in (each if isinstance(each, tuple | list) else [each])]
+        return [args[0], *(x for x in flat if isinstance(x, nn.Parameter))]
+
+    def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], slots: Slots) -> Any:
+        return function(*args, **kwargs)
+
+    def is_weighted(self, parameters: list[bool]) -> bool:
+        return True
+
+    def macs(self, inputs: list[Tensor], output: Tensor, args: tuple[Any, ...]) -> int:
+        """Each step multiplies by every matrix."""
+        steps = inputs[0].numel() // inputs[0].shape[-1]
+        return steps * sum(x.numel() for x in inputs[1:] if x.ndim == 2)
 
 
 @cache
@@ -216,6 +245,8 @@ def _table() -> dict[Function, FunctionalOp]:
     table: dict[Function, FunctionalOp] = {
         torch.einsum: Einsum(), torch.linalg.multi_dot: chain, torch.chain_matmul: chain,
     }  # fmt: skip
+    for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        table |= {getattr(torch, name): Recurrence(name) for name in (kind, f"{kind}_cell")}
     for name, (factors, count) in counts.items():
         table[getattr(F, name)] = FloatFunction(name, factors, count, has_weight=True)
     for name, (factors, count) in _PRODUCTS.items():

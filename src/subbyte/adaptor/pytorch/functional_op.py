@@ -7,22 +7,26 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from subbyte.adaptor.pytorch.inputs import Slots
+from subbyte.capability import Forms
 from subbyte.errors import ModelError
 from subbyte.spec import Role
 
 Function = Callable[..., Any]
+ACTIVATION_FORMS: Forms = dict.fromkeys(("static", "dynamic"), frozenset({"activation"}))
 
 
 class FunctionalOp(ABC):
     """One kind of torch function. Holds no state.
 
     Class attributes:
+        forms: by mode, which of its tensors are quantized; nothing where the function always stays in float.
         shares_params: whether all inputs have one quantizer (cat).
         needs_all: whether the op is quantized only where every tensor input is a signal (see discovery): so masks,
             position tables and other constants that are added or multiplied stay as they are.
     """
 
     op_type: ClassVar[str]
+    forms: ClassVar[Forms] = ACTIVATION_FORMS
     role: ClassVar[Role] = "other"
     shares_params: ClassVar[bool] = False
     needs_all: ClassVar[bool] = True

@@ -211,5 +211,5 @@ def _table() -> dict[Function, FunctionalOp]:
 FUNCTIONAL_OPS = _table()
 IN_PLACE = frozenset(function for function in FUNCTIONAL_OPS if writes(function))
 FUNCTIONAL_TYPES = {op.op_type: op for op in FUNCTIONAL_OPS.values()}
-for _op_type in FUNCTIONAL_TYPES:
-    register_op_type(_op_type)
+for _op_type, _op in FUNCTIONAL_TYPES.items():
+    register_op_type(_op_type, _op.forms)

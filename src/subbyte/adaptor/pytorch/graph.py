@@ -57,7 +57,15 @@ class Op:
 
     @property
     def info(self) -> OpInfo:
-        return OpInfo(self.name, self.type, self.role, self.positions, self.depthwise, self.product_positions)
+        return OpInfo(
+            self.name,
+            self.type,
+            self.role,
+            self.positions,
+            self.depthwise,
+            self.product_positions,
+            quantizable=self.quantizable,
+        )
 
     @property
     def quantizable(self) -> bool:
@@ -92,12 +100,14 @@ class Graph:
         order: for each scope the order of its functions.
         read_by_code: the weighted ops whose weight the model's own code reads, as in `F.linear(x, table.weight)`.
         readers: the modules whose code that is.
+        functions: the functions that run and are no ops, by name, with the module that first calls each.
     """
 
     ops: dict[str, Op] = field(default_factory=dict)
     order: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     read_by_code: set[str] = field(default_factory=set)
     readers: set[str] = field(default_factory=set)
+    functions: dict[str, str] = field(default_factory=dict)
 
     def merge(self, other: "Graph") -> list[str]:
         """Take in another forward's recording; returns the names of ops that are new or have new calls."""
@@ -111,6 +121,7 @@ class Graph:
             self.order.setdefault(scope, sites)
         self.read_by_code |= other.read_by_code
         self.readers |= other.readers
+        self.functions = other.functions | self.functions
         return changed
 
     def __iter__(self) -> Iterator[Op]:

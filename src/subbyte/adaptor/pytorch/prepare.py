@@ -13,6 +13,7 @@ from subbyte.adaptor.pytorch.batch import batches
 from subbyte.adaptor.pytorch.calibrate import calibrate
 from subbyte.adaptor.pytorch.convert import convert_in_place
 from subbyte.adaptor.pytorch.copying import copied
+from subbyte.adaptor.pytorch.coverage import op_infos
 from subbyte.adaptor.pytorch.discovery import discover
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
 from subbyte.adaptor.pytorch.float_model import check_float
@@ -82,7 +83,8 @@ def _prepare(prepared: nn.Module, model: nn.Module, resolve: Resolver, data: Any
     fuse(graph, prepared, resolve.fusions)
     if all(_stays_float(prepared, op) for op in graph):
         raise ModelError("the model has no op that can be quantized")
-    found = [op.info for op in graph if op.quantizable]
+    resolve.check(graph, prepared)
+    found = op_infos(graph, prepared)
     config = resolve(found if first is not None else [*found, *functional_types()])
     found_later: dict[str, OpConfig] = {}
     if first is None:

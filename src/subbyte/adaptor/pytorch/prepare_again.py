@@ -8,6 +8,7 @@ from torch import nn
 from subbyte.adaptor.pytorch.attach import attach, detach
 from subbyte.adaptor.pytorch.calibrate import calibrate
 from subbyte.adaptor.pytorch.computed_weights import Sample, standing_in
+from subbyte.adaptor.pytorch.coverage import op_infos
 from subbyte.adaptor.pytorch.overflow import check_accumulators
 from subbyte.adaptor.pytorch.recording import Recording, Resolver
 from subbyte.adaptor.pytorch.state import QuantizationState, state_of
@@ -38,7 +39,7 @@ def prepare_again(model: nn.Module, resolve: Resolver, sample: Sample) -> None:
         raise ModelError(
             "this model was prepared without data, so the ways through it are not known; prepare it with data"
         )
-    config = resolve([op.info for op in state.graph if op.quantizable])
+    config = resolve(op_infos(state.graph, model))
     with torch.inference_mode(False):
         for name in state.graph.ops:
             detach(model, state, name)

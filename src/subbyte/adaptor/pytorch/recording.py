@@ -10,6 +10,7 @@ from torch import nn
 
 from subbyte.adaptor.pytorch.attach import attach, detach, unfold_norm
 from subbyte.adaptor.pytorch.batch import Batch
+from subbyte.adaptor.pytorch.coverage import op_infos
 from subbyte.adaptor.pytorch.discovery import discover
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_TYPES
 from subbyte.adaptor.pytorch.fusion import Fusions, fuse
@@ -31,6 +32,10 @@ class Resolver(Protocol):
     @property
     def strict(self) -> bool:
         """Whether an op that could overflow its accumulator is refused."""
+        ...
+
+    def check(self, graph: Graph, model: nn.Module, /) -> None:
+        """Raise CapabilityError if the model contains an op that the capability lists and nothing implements."""
         ...
 
     def __call__(self, ops: Sequence[OpInfo], /) -> TuneConfig: ...
@@ -56,6 +61,7 @@ class Recording:
         try:
             found = discover(model, batch, self.names)
             fuse(found, model, self.resolve.fusions)
+            self.resolve.check(found, model)
         finally:
             self.state.run.phase = phase
         if functions_only:  # modules stay as they are: a BatchNorm that was not folded runs by itself
@@ -86,7 +92,7 @@ class Recording:
             ConfigError: an op that was reached before should get something else: it is first or last on this path.
         """
         state = self.state
-        resolved = self.resolve([op.info for op in state.graph if op.quantizable])
+        resolved = self.resolve(op_infos(state.graph, model))
         changed = [key for key, given in state.config.op.items() if resolved.op.get(key, given) != given]
         for name, op_type in changed:
             if (name, op_type) not in unreached:
@@ -115,6 +121,9 @@ class FoundLater:
     fusions: tuple[tuple[str, ...], ...] = ()
     strict: bool = False
 
+    def check(self, graph: Graph, model: nn.Module, /) -> None:
+        """The capability is not kept with the model."""
+
     def __call__(self, ops: Sequence[OpInfo], /) -> TuneConfig:
         return TuneConfig({op.key: self.by_type[op.type] for op in ops if op.type in self.by_type})
 
@@ -132,4 +141,4 @@ class FoundLater:
 
 def functional_types() -> list[OpInfo]:
     """An op of each functional type, to ask what those that are found later will get."""
-    return [OpInfo(f"{name} (found later)", name, op.role) for name, op in FUNCTIONAL_TYPES.items()]
+    return [OpInfo(f"{name} (found later)", name, op.role, imagined=True) for name, op in FUNCTIONAL_TYPES.items()]

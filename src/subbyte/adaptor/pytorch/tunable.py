@@ -17,8 +17,10 @@ from subbyte.adaptor.pytorch.collected import Collected, covers, further_observe
 from subbyte.adaptor.pytorch.configuration_cost import ConfigurationCost
 from subbyte.adaptor.pytorch.convert import convert_in_place
 from subbyte.adaptor.pytorch.copying import copied
+from subbyte.adaptor.pytorch.coverage import check_promises
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
 from subbyte.adaptor.pytorch.fusion import Fusions
+from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.hessian import hessian_traces
 from subbyte.adaptor.pytorch.latency import ModelLatency, Reference
 from subbyte.adaptor.pytorch.modules import handler_of
@@ -297,6 +299,9 @@ class _Space:
         """Give some ops an alternative that needs other statistics."""
         self._chosen = chosen
 
+    def check(self, graph: Graph, model: nn.Module, /) -> None:
+        check_promises(self.capability, graph, model)
+
     def __call__(self, ops: Sequence[OpInfo], /) -> TuneConfig:
         self.alternatives = alternatives(self.capability, ops, self.request, self.first_last)
         return TuneConfig({key: self._chosen.get(key, _observing(each)) for key, each in self.alternatives.items()})
@@ -351,6 +356,9 @@ class _Given:
     @property
     def strict(self) -> bool:
         return self._capability.strict
+
+    def check(self, graph: Graph, model: nn.Module, /) -> None:
+        check_promises(self._capability, graph, model)
 
     def __call__(self, ops: Sequence[OpInfo], /) -> TuneConfig:
         return resolve(self._capability, ops, self._config)

@@ -11,6 +11,7 @@ from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.comparison.following import copies
 from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.fusion import Fusions
+from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.half import in_half
 from subbyte.adaptor.pytorch.inputs import Slots
 from subbyte.adaptor.pytorch.kernels import use_kernels
@@ -76,8 +77,11 @@ class _Everywhere:
     fusions: Fusions
     strict: bool = False
 
+    def check(self, graph: Graph, model: nn.Module, /) -> None:
+        """The capability was checked when the whole model was prepared."""
+
     def __call__(self, ops: Sequence[OpInfo], /) -> TuneConfig:
-        return TuneConfig({op.key: self.config for op in ops})
+        return TuneConfig({op.key: self.config for op in ops if op.quantizable})
 
 
 def function_alone(call: OpCall, config: OpConfig) -> Repeated:

@@ -17,6 +17,7 @@ class EmbeddingHandler(WeightedHandler):
     op_type = "Embedding"
     is_product = False
     takes_activation = False
+    forms = dict.fromkeys(("static", "dynamic", "weight_only"), frozenset({"weight"}))
 
     def check(self, module: Any, name: str) -> None:
         if module.max_norm is not None:

@@ -13,6 +13,7 @@ class FloatHandler(ModuleHandler):
     """A type whose weight is not quantized."""
 
     holds_weight = True
+    forms = {}
 
     def __init__(self, op_type: str) -> None:
         self.op_type = op_type  # type: ignore[misc]  # one class serves several types

@@ -6,8 +6,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from subbyte.adaptor.pytorch.functional_op import ACTIVATION_FORMS
 from subbyte.adaptor.pytorch.inputs import quantized
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
+from subbyte.capability import Forms
 from subbyte.errors import ConfigError
 from subbyte.numerics import Learned
 from subbyte.spec import Role, TensorSpec
@@ -21,9 +23,11 @@ class ModuleHandler(ABC):
         role: as in OpInfo.
         holds_weight: whether it multiplies by a weight, quantized or not: data flow goes by that.
         is_product: whether it is a convolution or a linear map.
+        forms: by mode, which of its tensors are quantized; nothing where the type always stays in float.
     """
 
     op_type: ClassVar[str]
+    forms: ClassVar[Forms] = ACTIVATION_FORMS
     role: ClassVar[Role] = "other"
     holds_weight: ClassVar[bool] = False
     is_product: ClassVar[bool] = False
@@ -58,6 +62,11 @@ class WeightedHandler(ModuleHandler):
     role = "weighted"
     holds_weight = True
     is_product = True
+    forms: ClassVar[Forms] = {
+        "static": frozenset({"weight", "activation"}),
+        "dynamic": frozenset({"weight", "activation"}),
+        "weight_only": frozenset({"weight"}),
+    }
     channel_axis: ClassVar[int] = 0
     group_axis: ClassVar[int] = 1
     takes_activation: ClassVar[bool] = True

@@ -28,6 +28,7 @@ class RecurrentHandler(ModuleHandler):
     role = "weighted"
     holds_weight = True
     is_product = True
+    forms = {"dynamic": frozenset({"weight", "activation"}), "weight_only": frozenset({"weight"})}
 
     def __init__(self, op_type: str, states: int, function: Callable[..., Any]) -> None:
         self.op_type = op_type  # type: ignore[misc]  # one class serves several types

@@ -29,7 +29,10 @@ def register_module(float_class: type[nn.Module] | str, handler: ModuleHandler |
     if path in _HANDLERS:
         raise ConfigError(f"module type {path} has a handler already")
     _HANDLERS[path] = handler
-    register_op_type(path.rpartition(".")[2] if handler is None else handler.op_type)
+    if handler is None:
+        register_op_type(path.rpartition(".")[2], {})
+    else:
+        register_op_type(handler.op_type, handler.forms)
 
 
 def handler_of(module: nn.Module) -> ModuleHandler | None:

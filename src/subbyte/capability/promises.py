@@ -1,0 +1,61 @@
+"""What a capability lists and the library cannot quantize."""
+
+from dataclasses import dataclass
+
+from subbyte.capability.op_types import implemented_forms
+from subbyte.capability.schema import TENSORS, Capability, OpCapability
+from subbyte.capability.source import Place
+from subbyte.errors import listing
+from subbyte.spec import QuantMode
+
+
+@dataclass(frozen=True)
+class Promise:
+    """An entry of a capability that nothing implements.
+
+    Args:
+        op_type: as in `GroupNorm`.
+        place: the file and line of the entry.
+        problem: what the entry lists and what is implemented instead.
+    """
+
+    op_type: str
+    place: Place
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.problem}"
+
+
+def broken_promises(capability: Capability) -> list[Promise]:
+    """Return the first entry of each op type that lists a mode or a tensor that cannot be quantized."""
+    found: dict[str, Promise] = {}
+    for section, modes in capability.sections.items():
+        for mode, ops in modes.items():
+            for op_type, entry in ops.items():
+                problem = "" if op_type in found else _problem(op_type, mode, entry)
+                if problem:
+                    place = capability.places.get((section, mode, op_type), entry.place)
+                    found[op_type] = Promise(op_type, place, f"{section}, {mode}, {op_type}: {problem}")
+    return list(found.values())
+
+
+def _problem(op_type: str, mode: QuantMode, entry: OpCapability) -> str:
+    forms = implemented_forms(op_type)
+    if not forms:
+        return (
+            f"Subbyte has no quantized {op_type}; remove the entry (an op such as ReLU or MaxPool2d runs on the values "
+            "that it gets and needs none), or implement the op with register_module"
+        )
+    tensors = forms.get("static" if mode == "quant_aware" else mode)
+    if tensors is None:
+        return f"Subbyte quantizes {op_type} in {listing(forms)} mode only; remove the entry"
+    listed = {name for name in TENSORS if entry.tensor(name) is not None}
+    if listed - tensors:
+        return (
+            f"Subbyte quantizes no {listing(listed - tensors)} of {op_type} in this mode (it quantizes: "
+            f"{listing(tensors)}); remove {listing(listed - tensors)} from the entry"
+        )
+    if "weight" in tensors - listed:
+        return f"Subbyte does not quantize the activation of {op_type} alone; list a weight too"
+    return ""
