@@ -8,10 +8,12 @@ from torch import Tensor, nn
 
 from subbyte.adaptor import TunableModel
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
-from subbyte.adaptor.pytorch.batch import batches
+from subbyte.adaptor.pytorch.batch import Batch, check_data
 from subbyte.adaptor.pytorch.computed_weights import Sample
 from subbyte.adaptor.pytorch.convert import convert, convert_in_place, packed_weights
+from subbyte.adaptor.pytorch.float_model import check_float
 from subbyte.adaptor.pytorch.modes import evaluating, take_modes
+from subbyte.adaptor.pytorch.splitting import DEFAULT_BATCH_SIZE, split_batches
 from subbyte.algorithms import RecoveryMethod, as_methods
 from subbyte.algorithms import recover as recover_in_place
 from subbyte.capability import Capability, load_capability
@@ -69,6 +71,7 @@ def quantize(
     recover: Any = None,
     seed: int = 0,
     resume: str | Path | None = None,
+    batch_size: int = DEFAULT_BATCH_SIZE,
 ) -> nn.Module:
     """A quantized copy of a model, exactly as requested, its weights packed.
 
@@ -77,13 +80,16 @@ def quantize(
         config: a shorthand such as `"w4a8"`, a dict, a PostTrainingQuantConfig, a TuneConfig, or the path of a
             YAML file.
         data: calibration data: one tensor (a batch), or an iterable of batches, each a tensor, a tuple of
-            positional or a dict of keyword arguments. None serves weight-only and dynamic quantization.
+            positional or a dict of keyword arguments. A single batch with two arguments is `[(x, y)]`; a tuple of
+            tensors is refused. None serves weight-only and dynamic quantization.
         first_last: the precision of the first and last layers, as in `"int8"`.
         capability: a capability, or the path of its file; the built-in one where left out.
         recover: methods that recover accuracy, in the order they run: names, `{name: options}`, or RecoveryMethod
             objects; left out, those that are among the config's recipes.
         seed: of the randomness in these methods.
         resume: a folder in which finished parts of their work are kept, so that an interrupted run goes on there.
+        batch_size: the largest number of samples that go through the model at a time. A larger batch of `data` is split
+            along its first axis if the model computes each sample by itself. Default: 128.
 
     Returns:
         the converted model, in eval().
@@ -94,11 +100,11 @@ def quantize(
     config = as_request(config)
     methods = _methods(config, recover)
     _check_run(methods, seed, resume)
+    stream = _stream(model, config, data, batch_size)
     if methods:
-        prepared = _recovered(model, config, data, first_last, capability, methods, seed, resume)
+        prepared = _recovered(model, config, stream, first_last, capability, methods, seed, resume)
         return convert_in_place(prepared)
-    adaptor = PyTorchAdaptor(_capability(capability))
-    return adaptor.quantize_as(model, config, data, first_last, sampling_size(config))
+    return PyTorchAdaptor(_capability(capability)).quantize_as(model, config, stream, first_last)
 
 
 def prepare(
@@ -111,13 +117,15 @@ def prepare(
     recover: Any = None,
     seed: int = 0,
     resume: str | Path | None = None,
+    batch_size: int = DEFAULT_BATCH_SIZE,
 ) -> nn.Module:
     """A prepared copy of a model: float weights, calibrated quantizers; arguments as for `quantize`.
 
     In eval() it computes what the converted model will, bit for bit; in train() it fake-quantizes.
     """
     config = as_request(config)
-    return _recovered(model, config, data, first_last, capability, _methods(config, recover), seed, resume)
+    methods, stream = _methods(config, recover), _stream(model, config, data, batch_size)
+    return _recovered(model, config, stream, first_last, capability, methods, seed, resume)
 
 
 def prepare_qat(
@@ -130,6 +138,7 @@ def prepare_qat(
     training: Any = None,
     recover: Any = None,
     seed: int = 0,
+    batch_size: int = DEFAULT_BATCH_SIZE,
 ) -> nn.Module:
     """A prepared copy of a model, ready to be trained by any optimizer; then `convert` packs it.
 
@@ -147,6 +156,7 @@ def prepare_qat(
         training: a TrainingRules, or its fields: which gradient each quantizer has, and where scales begin.
         recover: methods that recover accuracy, as for `quantize`, as a better start; scales begin at theirs.
         seed: of the randomness in these methods.
+        batch_size: of the calibration data, as for `quantize`.
 
     Returns:
         the prepared model, its parts in the modes of the model's.
@@ -156,7 +166,8 @@ def prepare_qat(
     """
     request, rules = for_training(as_request(config)), TrainingRules.of(training)
     methods = _methods(request, recover)
-    kept = None if data is None else list(batches(data, sampling_size(request)))
+    stream = _stream(model, request, data, batch_size)
+    kept = None if stream is None else list(stream)
     prepared = _recovered(model, request, kept, first_last, capability, methods, seed, None)
     if methods:
         rules = rules.model_copy(update={"start": None})
@@ -190,7 +201,8 @@ def train(
         loader: the batches of an epoch, pairs of inputs (a tensor, a tuple or a dict of arguments) and target.
         loss_fn: from the model's output and the target to the loss.
         distill: a teacher, whose logits are learned from, or a `training.Distillation`.
-        data: calibration data, as for `prepare_qat`; for stages, and for BatchNorm that is found anew.
+        data: calibration data, as for `prepare_qat`; for stages, and for BatchNorm that is found anew. For stages large
+            batches are split as by `prepare_qat`; BatchNorm normalizes by each batch as it is given.
         evaluate: from the model, in eval(), to its metric, after each epoch.
         checkpoint: a file that keeps the training after each epoch; where it is there the training goes on from it, bit
             for bit as if it had not been interrupted. It must be the same one: the model made anew, from the same
@@ -227,6 +239,7 @@ def fit(
     study: str | None = None,
     distributed: Any = None,
     early_stopping: Any = None,
+    batch_size: int = DEFAULT_BATCH_SIZE,
 ) -> nn.Module:
     """Quantize as a PostTrainingQuantConfig says, with the names and defaults of Intel Neural Compressor 2.x.
 
@@ -244,6 +257,7 @@ def fit(
         storage, study: keep the trials and take up a search that was interrupted, as for `tune`.
         distributed: who tries them, as for `tune`.
         early_stopping: of an evaluation, as for `tune`.
+        batch_size: of the calibration data, as for `quantize`.
 
     Raises:
         SubbyteError: one of its kinds, if something that is asked is not right.
@@ -253,7 +267,7 @@ def fit(
         given = {"loss_fn": loss_fn, "study": study, "distributed": distributed, "early_stopping": early_stopping}
         for name in (name for name, value in given.items() if value is not None):
             raise ConfigError(f"{name}: nothing is tuned without an evaluation; give eval_func, or leave {name} out")
-        return quantize(model, conf, data, capability=capability, seed=seed)
+        return quantize(model, conf, data, capability=capability, seed=seed, batch_size=batch_size)
     _check_seed(seed)
     request = as_request(conf)
     if not isinstance(request, PostTrainingQuantConfig):
@@ -274,7 +288,8 @@ def fit(
         early_stopping_of(early_stopping),
     )
     limits = Limits(search.max_trials, search.timeout or None, first_met=not search.timeout)
-    tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, data, None, sampling_size(request))
+    stream = _stream(model, request, data, batch_size)
+    tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, stream)
     result: nn.Module = _searched(model, tunable, task, limits).model
     return result
 
@@ -304,6 +319,7 @@ def tune(
     study: str | None = None,
     distributed: Any = None,
     early_stopping: Any = None,
+    batch_size: int = DEFAULT_BATCH_SIZE,
 ) -> TuneResult:
     """The smallest, or fastest, quantized model that loses no more accuracy than is tolerable.
 
@@ -338,6 +354,7 @@ def tune(
         early_stopping: of an `evaluate` that yields scores: the confidence, as in 0.99, with which it must be certain
             that the loss is too much for an evaluation to end before its last sample; where scores are not within 0 and
             1, `tuning.EarlyStopping(...)`. Samples must come in a random order. Left out, all are looked at.
+        batch_size: of the calibration data, as for `quantize`.
 
     Raises:
         SubbyteError: one of its kinds, if something that is asked is not right.
@@ -349,7 +366,8 @@ def tune(
         raise ConfigError(
             "a TuneConfig says what every op gets, so there is nothing to tune; give alternatives instead"
         )
-    tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, data, first_last, sampling_size(request))
+    stream = _stream(model, request, data, batch_size)
+    tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, stream, first_last)
     task = Task(
         evaluate, Accuracy(max_loss, criterion, higher_is_better, metric_weights or {}),
         read_goal(objective, budgets), strategy, strategy_options or {}, _methods(request, recover), seed, loss_fn,
@@ -391,16 +409,24 @@ def _check_seed(seed: Any) -> None:
         raise ConfigError(f"seed: a whole number of 0 or more is expected, not {seed!r}")
 
 
+def _stream(model: nn.Module, config: Any, data: Any, batch_size: int) -> Iterable[Batch] | None:
+    """Return the batches to calibrate on; None without data."""
+    if data is None:
+        return None
+    check_float(model)  # before a forward tells whether its batches can be split
+    return split_batches(model, data, batch_size, sampling_size(config))
+
+
 def _recovered(
-    model: nn.Module, config: Any, data: Any, first_last: str | None, capability: Any,
+    model: nn.Module, config: Any, stream: Iterable[Batch] | None, first_last: str | None, capability: Any,
     methods: list[RecoveryMethod], seed: int, resume: str | Path | None,
 ) -> nn.Module:  # fmt: skip
-    adaptor, limit = PyTorchAdaptor(_capability(capability)), sampling_size(config)
+    adaptor = PyTorchAdaptor(_capability(capability))
     _check_run(methods, seed, resume)
     if not methods:
-        return adaptor.prepare(model, config, data, first_last, limit)
+        return adaptor.prepare(model, config, stream, first_last)
     # Methods go through the data again and again: all must meet the same batches, in the same order.
-    kept = None if data is None else list(batches(data, limit))
+    kept = None if stream is None else list(stream)
     prepared = adaptor.prepare(model, config, kept, first_last)
     recover_in_place(prepared, methods, kept or [], seed=seed, resume=resume)
     return prepared
@@ -412,6 +438,8 @@ def _capability(capability: Any) -> Capability:
 
 def _without_labels(loader: Any) -> Any:
     """Data whose batches of two, (input, label), are the input alone; what is no stream of batches is left as it is."""
+    if loader is not None:
+        check_data(loader)
     is_stream = isinstance(loader, Iterable) and not isinstance(loader, Tensor | Mapping)
     return _Inputs(loader) if is_stream else loader
 

@@ -9,12 +9,13 @@ from torch import nn
 
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
 from subbyte.adaptor.pytorch.attach import weighted_parts
-from subbyte.adaptor.pytorch.batch import Batch, batches
+from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.compiled import check_gathered
 from subbyte.adaptor.pytorch.computed_weights import Sample, computed_weights
 from subbyte.adaptor.pytorch.coverage import op_infos
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.quantizer import Quantizer
+from subbyte.adaptor.pytorch.splitting import split_batches
 from subbyte.adaptor.pytorch.state import state_of
 from subbyte.config import as_request, for_training, resolve, sampling_size
 from subbyte.config.request import Request
@@ -47,7 +48,8 @@ def requantize(model: nn.Module, config: Any, data: Any) -> list[nn.Parameter]:
         SubbyteError: one of its kinds, if the model, the configuration or the data is not right; the model is then as
             it was.
     """
-    kept = list(batches(data, sampling_size(_wanted(model, config)[1])))
+    limit = sampling_size(_wanted(model, config)[1])
+    kept = list(split_batches(model, data, limit=limit))
     _requantize(copy.deepcopy(model), config, kept)  # what fails late fails here
     try:
         return _requantize(model, config, kept)

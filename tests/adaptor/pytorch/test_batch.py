@@ -67,8 +67,40 @@ def test_an_iterable_dataset_is_a_stream_of_batches() -> None:
 def test_a_label_that_forward_does_not_take() -> None:
     with pytest.raises(CalibrationError, match=r"positional arguments, here 2: .* or use subbyte.quantization.fit"):
         Batch.of((X, MASK)).run(nn.Linear(3, 2))
-    for batch in (X[:, :2], (X[:, :2],), {"inputs": X}):
+    for batch in (X[:, :2], (X[:, :2],), {}):
         with pytest.raises(CalibrationError, match="give batches as the model's forward takes them"):
             Batch.of(batch).run(nn.Linear(3, 2))
     with pytest.raises(CalibrationError, match="give batches as the model's forward takes them"):
         Batch.of((X, MASK[:, None, None])).run(nn.Bilinear(3, 2, 1))
+
+
+def test_batch_run_names_the_arguments_when_a_dict_has_a_wrong_key() -> None:
+    with pytest.raises(CalibrationError, match=r"'inputs'; did you mean 'input'\? \(its arguments: input\)"):
+        Batch.of({"inputs": X}).run(nn.Linear(3, 2))
+    with pytest.raises(CalibrationError, match=r"keyword arguments .*'inputs'; did you mean 'input'\?"):
+        subbyte.quantize(nn.Linear(3, 2), "w4a8", [{"inputs": X}])
+
+
+@pytest.mark.parametrize("run", [subbyte.quantize, subbyte.prepare, subbyte.prepare_qat])
+def test_calls_refuse_a_tuple_of_tensors_as_data(run: Any) -> None:
+    with pytest.raises(CalibrationError, match=r"tuple of 2 tensors of shapes \(4, 3\), \(4,\).*\[\(x, y\)\].*\[x\]"):
+        run(nn.Linear(3, 2), "w4a8", (X, MASK))
+
+
+def test_fit_refuses_a_tuple_of_tensors_as_data() -> None:
+    with pytest.raises(CalibrationError, match=r"tuple of 2 tensors"):
+        subbyte.quantization.fit(nn.Linear(3, 2), subbyte.PostTrainingQuantConfig(), (X, MASK))
+
+
+@pytest.mark.parametrize("labels", [torch.tensor([1, 0, 2, 1]), torch.tensor([[1], [0]]), MASK])
+def test_batches_refuse_labels_beside_inputs_in_a_list(labels: torch.Tensor) -> None:
+    with pytest.raises(CalibrationError, match=r"calibration batch 1 is a .*\[\(x, y\)\].*\[x\]"):
+        list(batches([X, labels]))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [[X, X[:2]], [X, X.half()], [X, torch.randn(4, 5)], [X, (MASK,)], [(X,), (MASK,)], [(X, MASK)], ((X,), (X,))],
+)
+def test_batches_take_batches_of_one_kind(data: Any) -> None:
+    assert len(list(batches(data))) == len(data)

@@ -7,7 +7,6 @@ from typing import Any
 from torch import nn
 
 from subbyte.adaptor.base import Adaptor
-from subbyte.adaptor.pytorch.batch import batches
 from subbyte.adaptor.pytorch.computed_weights import Sample
 from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.coverage import check_promises
@@ -16,6 +15,7 @@ from subbyte.adaptor.pytorch.float_model import check_float
 from subbyte.adaptor.pytorch.graph import Graph
 from subbyte.adaptor.pytorch.prepare import prepare, quantize, static_graph
 from subbyte.adaptor.pytorch.prepare_again import prepare_again
+from subbyte.adaptor.pytorch.splitting import split_batches
 from subbyte.adaptor.pytorch.tunable import PyTorchTunableModel
 from subbyte.capability import FIELDS, TENSORS, Capability, OpCapability
 from subbyte.config import resolve
@@ -30,7 +30,7 @@ class PyTorchAdaptor(Adaptor):
 
     def operators(self, model: nn.Module, data: Any = None) -> Sequence[OpInfo]:
         check_float(model)
-        graph = static_graph(model) if data is None else discover(copied(model), next(batches(data)))
+        graph = static_graph(model) if data is None else discover(copied(model), next(iter(split_batches(model, data))))
         return [op.info for op in graph if op.quantizable]
 
     def query_fw_capability(self, model: nn.Module, data: Any = None) -> dict[str, Any]:
@@ -48,14 +48,13 @@ class PyTorchAdaptor(Adaptor):
             for section, entry in self.capability.entries(op_type, mode).items()
         ]
 
-    def tunable(self, model: nn.Module, request: Any, data: Any = None, first_last: str | None = None,
-                limit: int | None = None) -> PyTorchTunableModel:  # fmt: skip
-        return PyTorchTunableModel(model, self.capability, request, data, first_last, limit)
+    def tunable(self, model: nn.Module, request: Any, data: Any = None, first_last: str | None = None
+                ) -> PyTorchTunableModel:  # fmt: skip
+        return PyTorchTunableModel(model, self.capability, request, data, first_last)
 
-    def prepare(self, model: nn.Module, config: Any, data: Any = None, first_last: str | None = None,
-                limit: int | None = None) -> nn.Module:  # fmt: skip
+    def prepare(self, model: nn.Module, config: Any, data: Any = None, first_last: str | None = None) -> nn.Module:
         """A prepared and calibrated copy, from any form of request."""
-        return prepare(model, _Resolver(self.capability, config, first_last), data, limit)
+        return prepare(model, _Resolver(self.capability, config, first_last), data)
 
     def prepare_again(self, model: nn.Module, config: Any, sample: Sample, first_last: str | None) -> None:
         """Give a prepared model another configuration, in place."""
@@ -64,10 +63,9 @@ class PyTorchAdaptor(Adaptor):
     def quantize(self, model: nn.Module, tune_config: TuneConfig, data: Any = None) -> nn.Module:
         return self.quantize_as(model, tune_config, data)
 
-    def quantize_as(self, model: nn.Module, config: Any, data: Any = None, first_last: str | None = None,
-                    limit: int | None = None) -> nn.Module:  # fmt: skip
+    def quantize_as(self, model: nn.Module, config: Any, data: Any = None, first_last: str | None = None) -> nn.Module:
         """A converted copy, from any form of request."""
-        return quantize(model, _Resolver(self.capability, config, first_last), data, limit)
+        return quantize(model, _Resolver(self.capability, config, first_last), data)
 
 
 def _lists(entry: OpCapability) -> dict[str, dict[str, list[str]]]:

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset, IterableDataset
 
 from subbyte.adaptor.pytorch.tensors import tensors_in
-from subbyte.errors import CalibrationError, SubbyteError
+from subbyte.errors import CalibrationError, SubbyteError, listing, nearest
 
 _SIMPLE = (Tensor, int, float, str, type(None))  # whose samples are known
 
@@ -60,15 +60,21 @@ class Batch:
             return (self.args, dict(self.kwargs)) if self.args else dict(self.kwargs)
         return self.args[0] if len(self.args) == 1 else self.args
 
-    def first(self, count: int) -> "Batch":
-        """The first samples; the whole batch where its tensors differ in their first axis, or an object holds some."""
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether all its tensors have one first axis, and no object that is not understood holds others."""
         leaves = tree_leaves((self.args, self.kwargs))
-        can_be_cut = len(set(self._lengths())) == 1 and all(isinstance(leaf, _SIMPLE) for leaf in leaves)
-        if count >= self.samples or not can_be_cut:
-            return self
+        return len(set(self._lengths())) == 1 and all(isinstance(leaf, _SIMPLE) for leaf in leaves)
+
+    def first(self, count: int) -> "Batch":
+        """Return the first samples, or the whole batch if it cannot be cut."""
+        return self.part(slice(count)) if count < self.samples and self.can_be_cut else self
+
+    def part(self, rows: slice | list[int]) -> "Batch":
+        """Return some samples of a batch that can be cut: views where `rows` is a slice."""
 
         def cut(leaf: Any) -> Any:
-            return leaf[:count] if isinstance(leaf, Tensor) and leaf.ndim else leaf
+            return leaf[rows] if isinstance(leaf, Tensor) and leaf.ndim else leaf
 
         return Batch(tree_map(cut, self.args), tree_map(cut, self.kwargs), self.index)
 
@@ -96,16 +102,26 @@ class Batch:
             raise
         except Exception as error:  # whatever the model's own code raises; no interrupt, which is none
             shapes = [tuple(x.shape) for x in tensors_in((self.args, self.kwargs))]
-            hint = "give batches as the model's forward takes them"
-            if len(self.args) > 1 and not self._fits(model.forward):
-                hint = (
-                    f"a batch that is a tuple or list is positional arguments, here {len(self.args)}: of "
-                    "(input, label) pairs give the inputs alone, or use subbyte.quantization.fit, which drops the label"
-                )
             raise CalibrationError(
                 f"the model does not run on calibration batch {self.index} (tensors of shapes {shapes}): "
-                f"{type(error).__name__}: {error}; {hint}"
+                f"{type(error).__name__}: {error}; {self._hint(model.forward)}"
             ) from error
+
+    def _hint(self, forward: Callable[..., Any]) -> str:
+        """Say what may be wrong with a batch that the model's forward does not take."""
+        names = _names_of_arguments(forward)
+        unknown = [] if names is None else [name for name in self.kwargs if name not in names]
+        if names is not None and unknown:
+            return (
+                f"a batch that is a dict holds keyword arguments of the model's forward, which takes no "
+                f"{listing(map(repr, unknown))}{nearest(unknown[0], names)} (its arguments: {', '.join(names)})"
+            )
+        if len(self.args) > 1 and not self._fits(forward):
+            return (
+                f"a batch that is a tuple or list is positional arguments, here {len(self.args)}: of "
+                "(input, label) pairs give the inputs alone, or use subbyte.quantization.fit, which drops the label"
+            )
+        return "give batches as the model's forward takes them"
 
     def _fits(self, forward: Callable[..., Any]) -> bool:
         """Whether `forward` takes as many arguments, and of these names."""
@@ -116,18 +132,20 @@ class Batch:
         return True
 
 
-def batches(data: Any, limit: int | None = None) -> Iterator[Batch]:
-    """The batches of `data`: one tensor is one batch; anything else is iterated.
+def _names_of_arguments(forward: Callable[..., Any]) -> list[str] | None:
+    """Return the names that `forward` takes as keywords; None if it takes any."""
+    parameters = inspect.signature(forward).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [parameter.name for parameter in parameters if parameter.kind in by_name]
 
-    Args:
-        data: as the user gave it.
-        limit: stop after this many samples; the last batch is cut to it where all its tensors have one first axis.
 
-    Raises:
-        CalibrationError: it is empty, or cannot be iterated.
+def check_data(data: Any) -> None:
+    """Raise CalibrationError if `data` is neither a tensor nor an iterable of batches.
+
+    A tuple of tensors is refused, although it can be iterated: as a batch it would be the arguments of one forward.
     """
-    if isinstance(data, Tensor):
-        data = [data]
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         raise CalibrationError(
             f"calibration data is a tensor or an iterable of batches, not a {type(data).__name__}, which gives single "
@@ -138,8 +156,30 @@ def batches(data: Any, limit: int | None = None) -> Iterator[Batch]:
             f"calibration data is a tensor or an iterable of batches, not a {type(data).__name__}; "
             "put a single batch in a list"
         )
-    samples, index = 0, -1
-    for index, item in enumerate(data):
+    if isinstance(data, tuple) and len(data) > 1 and all(isinstance(each, Tensor) for each in data):
+        shapes = ", ".join(str(tuple(each.shape)) for each in data)
+        raise CalibrationError(
+            f"calibration data is a tuple of {len(data)} tensors of shapes {shapes}, which may be the arguments of one "
+            "forward or several batches; give data=[(x, y)] for one batch with several arguments, data=[x] for inputs "
+            "without their labels, or a list for several batches"
+        )
+
+
+def batches(data: Any, limit: int | None = None) -> Iterator[Batch]:
+    """The batches of `data`: one tensor is one batch; anything else is iterated.
+
+    Args:
+        data: as the user gave it.
+        limit: stop after this many samples; the last batch is cut to it where all its tensors have one first axis.
+
+    Raises:
+        CalibrationError: it is empty, cannot be iterated, or holds tensors of several kinds, such as inputs and labels.
+    """
+    check_data(data)
+    samples, index, kind = 0, -1, None
+    for index, item in enumerate([data] if isinstance(data, Tensor) else data):
+        if isinstance(item, Tensor):
+            kind = _same_kind(item, index, kind)
         batch = Batch.of(item, index)
         if batch.samples == 0:
             continue
@@ -149,3 +189,20 @@ def batches(data: Any, limit: int | None = None) -> Iterator[Batch]:
             return
     if samples == 0:
         raise CalibrationError("the calibration data is empty: give at least one batch with at least one sample")
+
+
+def _same_kind(batch: Tensor, index: int, before: str | None) -> str:
+    """Return the kind of a batch that is a plain tensor.
+
+    Raises:
+        CalibrationError: it is not the kind of the ones before, as where a list holds inputs and their labels.
+    """
+    number = "float" if batch.is_floating_point() or batch.is_complex() else "integer"
+    kind = f"{number} tensors with {batch.ndim} axes"
+    if before not in (None, kind):
+        raise CalibrationError(
+            f"calibration batch {index} is a {batch.dtype} tensor of shape {tuple(batch.shape)}, but batches before it "
+            f"are {before}; give data=[(x, y)] for one batch with several arguments, data=[x] for inputs without "
+            "their labels, or data=[(x,), (y,)] for batches that differ on purpose"
+        )
+    return kind

@@ -31,14 +31,13 @@ from subbyte.errors import CalibrationError, ModelError
 from subbyte.spec import OpConfig, OpInfo, TuneConfig
 
 
-def prepare(model: nn.Module, resolve: Resolver, data: Any = None, limit: int | None = None) -> nn.Module:
+def prepare(model: nn.Module, resolve: Resolver, data: Any = None) -> nn.Module:
     """A prepared and calibrated copy of a model.
 
     Args:
         model: float; not changed.
         resolve: from the ops that were found to what each gets.
         data: calibration data; None serves configurations that need none.
-        limit: samples to use at the most.
 
     Raises:
         ModelError: the model is quantized already, or cannot be.
@@ -47,17 +46,17 @@ def prepare(model: nn.Module, resolve: Resolver, data: Any = None, limit: int | 
     """
     check_float(model)
     with torch.inference_mode(False):  # its tensors have no version, by which changes of a weight are seen
-        return _prepare(copied(model), model, resolve, data, limit)
+        return _prepare(copied(model), model, resolve, data)
 
 
-def quantize(model: nn.Module, resolve: Resolver, data: Any = None, limit: int | None = None) -> nn.Module:
+def quantize(model: nn.Module, resolve: Resolver, data: Any = None) -> nn.Module:
     """`convert(prepare(...))` without ever holding a second copy of the float weights; arguments as for `prepare`."""
     check_float(model)
     with torch.inference_mode(False):
         # What is packed is only read; a weight that stays float is copied once the rest is gone.
         weights = {id(weight): weight for weight in op_weights(model)}
         shared = {key: nn.Parameter(_detached(weight), weight.requires_grad) for key, weight in weights.items()}
-        converted = convert_in_place(_prepare(copied(model, dict(shared)), model, resolve, data, limit))
+        converted = convert_in_place(_prepare(copied(model, dict(shared)), model, resolve, data))
     staying = {id(parameter) for parameter in converted.parameters()}
     own = {id(one): copy.deepcopy(weights[key]) for key, one in shared.items() if id(one) in staying}
     for module in converted.modules():
@@ -75,8 +74,8 @@ def _detached(weight: Tensor) -> Tensor:
     return weight.detach().clone() if weight.is_inference() else weight.detach()
 
 
-def _prepare(prepared: nn.Module, model: nn.Module, resolve: Resolver, data: Any, limit: int | None) -> nn.Module:
-    stream = None if data is None else batches(data, limit)
+def _prepare(prepared: nn.Module, model: nn.Module, resolve: Resolver, data: Any) -> nn.Module:
+    stream = None if data is None else batches(data)
     first = None if stream is None else next(stream)
     names: dict[tuple[str, str, str], str] = {}
     graph = static_graph(prepared) if first is None else discover(prepared, first, names)

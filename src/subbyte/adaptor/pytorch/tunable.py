@@ -50,7 +50,6 @@ class PyTorchTunableModel(TunableModel):
         request: which alternatives they have.
         data: calibration data.
         first_last: as for `quantize`.
-        limit: samples to use at the most.
 
     Raises:
         CalibrationError: the data is missing, empty, unfit or not finite.
@@ -60,14 +59,14 @@ class PyTorchTunableModel(TunableModel):
 
     def __init__(
         self, model: nn.Module, capability: Capability, request: PostTrainingQuantConfig, data: Any,
-        first_last: str | None = None, limit: int | None = None,
+        first_last: str | None = None,
     ) -> None:  # fmt: skip
         if data is None:
             raise CalibrationError("tuning needs calibration data: one batch at least, which need not be labelled")
         self.model = model
         self._capability = capability
         self._request, self._first_last = request, first_last
-        self.batches: Sequence[Batch] = list(batches(data, limit))
+        self.batches: Sequence[Batch] = list(batches(data))
         space = _Space(capability, request, first_last)
         self._prepared = prepare(model, space, self.batches).eval()
         self._state = state_of(self._prepared)
@@ -169,7 +168,7 @@ class PyTorchTunableModel(TunableModel):
             if batch.samples < samples:
                 raise CalibrationError(
                     f"the latency of {samples} samples at a time is asked for, and the first calibration batch has "
-                    f"{batch.samples}; give a larger one"
+                    f"{batch.samples}; give a larger batch, and a batch_size that does not split it"
                 )
             config = TuneConfig({key: _quantized(found) for key, found in self.alternatives.items()})
             self._latencies[samples] = ModelLatency(

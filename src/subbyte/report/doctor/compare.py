@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from subbyte.adaptor.pytorch.comparison import OpError, QuantizerUse, meet
+from subbyte.adaptor.pytorch.splitting import DEFAULT_BATCH_SIZE
 from subbyte.adaptor.pytorch.state import state_of
 from subbyte.numerics import Loss
 from subbyte.report.doctor.comparison import Comparison
@@ -18,7 +19,9 @@ LARGE_ERROR = 0.01
 OUTLYING_ERROR = 4.0
 
 
-def compare(float_model: nn.Module, q_model: nn.Module, data: Any) -> Comparison:
+def compare(
+    float_model: nn.Module, q_model: nn.Module, data: Any, *, batch_size: int = DEFAULT_BATCH_SIZE
+) -> Comparison:
     """Find where a quantized model loses accuracy, and what may help.
 
     Both models run in eval() on the same batches; neither is changed. For each op:
@@ -35,6 +38,7 @@ def compare(float_model: nn.Module, q_model: nn.Module, data: Any) -> Comparison
         float_model: the model that was quantized.
         q_model: prepared or converted, also with `use_kernels`.
         data: as for `quantize`; a few batches do.
+        batch_size: as for `quantize`. Dynamic ranges per tensor are those of such batches.
 
     Returns:
         the ops in the order they run, the first where error jumps, and remedies.
@@ -42,9 +46,10 @@ def compare(float_model: nn.Module, q_model: nn.Module, data: Any) -> Comparison
     Raises:
         ModelError: a model is not what it should be, or the two do not belong together.
         CalibrationError: the data is empty, or the models do not run on it.
+        ConfigError: batch_size is not a positive integer.
         UnseenOpError: a batch takes a path that no calibration batch took.
     """
-    found = meet(float_model, q_model, data)
+    found = meet(float_model, q_model, data, batch_size)
     ops = [_figures(error) for error in found.ops.values()]
     typical = _typical(ops)
     moved_by = tuple(state_of(q_model).moved_by)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from subbyte.adaptor.pytorch.batch import Batch, batches
+from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.call_site import call_site
 from subbyte.adaptor.pytorch.comparison.following import FloatMode, Follower, QuantizedMode, copies
 from subbyte.adaptor.pytorch.comparison.op_alone import channel_axis, note_weights, watched, with_inputs, with_weight
@@ -23,6 +23,7 @@ from subbyte.adaptor.pytorch.graph import Op
 from subbyte.adaptor.pytorch.inputs import Slots
 from subbyte.adaptor.pytorch.modules import WeightedHandler
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted, QuantizedModule, WeightedModule
+from subbyte.adaptor.pytorch.splitting import DEFAULT_BATCH_SIZE, split_batches
 from subbyte.adaptor.pytorch.state import is_quantized, state_of
 from subbyte.adaptor.pytorch.unchanged import unchanged
 from subbyte.errors import CalibrationError, ModelError
@@ -47,7 +48,7 @@ class Meeting:
     samples: int = 0
 
 
-def meet(float_model: nn.Module, q_model: nn.Module, data: Any) -> Meeting:
+def meet(float_model: nn.Module, q_model: nn.Module, data: Any, batch_size: int = DEFAULT_BATCH_SIZE) -> Meeting:
     """Run both models on each batch and compare the outputs of their ops; neither is changed.
 
     What is kept at a time is the outputs of the float model's ops on one batch.
@@ -55,7 +56,7 @@ def meet(float_model: nn.Module, q_model: nn.Module, data: Any) -> Meeting:
     Args:
         float_model: that the other was made from.
         q_model: prepared or converted, on kernels or not.
-        data: as for `subbyte.quantize`.
+        data, batch_size: as for `subbyte.quantize`.
 
     Raises:
         ModelError: the first model is not float, the second not quantized, or not from the first.
@@ -64,7 +65,7 @@ def meet(float_model: nn.Module, q_model: nn.Module, data: Any) -> Meeting:
     """
     _check(float_model, q_model)
     _check_scales(q_model)
-    stream = batches(data)
+    stream = iter(split_batches(float_model, data, batch_size))
     first = next(stream)
     awaits_functions = state_of(q_model).found_later is not None
     comparing = _Comparing(float_model, _with_functions(q_model, first) if awaits_functions else q_model)
