@@ -327,7 +327,8 @@ def tune(
         model: float; not changed.
         data: calibration data, as for `quantize`.
         evaluate: from a model, in eval(), to its metric: a number, several by name, or a generator that yields, for
-            each batch, a tensor of its samples' scores, whose mean is the metric.
+            each batch, a tensor of its samples' scores, whose mean is the metric. It is never given `model` itself, but
+            a copy, in float first.
         config: what is fixed and which alternatives there are, in any form that `quantize` takes but a TuneConfig; left
             out, every op may have the integers of two to eight bits and fp32.
         first_last: the precision of the first and last layers.

@@ -33,6 +33,10 @@ class TunableModel(ABC):
     def apply(self, config: TuneConfig) -> Any:
         """The model as configured, ready to be evaluated; the same object each time, changed only where it differs."""
 
+    @abstractmethod
+    def as_float(self) -> Any:
+        """The same object as `apply` gives, every op in float: what an evaluation may change without harm."""
+
     def check_intact(self) -> None:
         """After an evaluation: refuse what it did to the model that cannot be undone for the next trial.
 

@@ -11,6 +11,7 @@ from subbyte.adaptor.pytorch.prepared.channel_rules import NONE
 from subbyte.adaptor.pytorch.prepared.data_flow import ChannelLink
 from subbyte.adaptor.pytorch.prepared.observe import observe_inputs, sample_inputs
 from subbyte.adaptor.pytorch.prepared.scaling import input_axis, move_scale
+from subbyte.algorithms.chunked_sum import ChunkedSum
 from subbyte.algorithms.float_function import same_function
 from subbyte.algorithms.linked_layers import LinkedLayers, quantized_links
 from subbyte.algorithms.method import RecoveryMethod, Stage
@@ -71,7 +72,7 @@ class ActivationAwareScaling(RecoveryMethod):
         observe_inputs(model, {name: each.see for name, each in moments.items()})
         ratios = tuple(1 - step / 20 for step in range(11))
         for op in ops:
-            if moments[op.name].count:
+            if moments[op.name].powers.count:
                 op.write_params(clipped_params(op, moments[op.name], ratios))
 
 
@@ -98,8 +99,11 @@ def _mean_inputs(layers: LinkedLayers) -> Tensor:
     for op, inputs in zip(layers.ops, layers.inputs, strict=True):
         channels = layers.link.readers[op.name]
         mine = channels != NONE
+        sums = ChunkedSum(lambda values: values.double().sum(1))
         for x in inputs:
-            by_channel = x.float().abs().movedim(input_axis(op.module), 0).flatten(1).cpu()
-            total.index_add_(0, channels[mine].long(), by_channel.sum(1)[mine])
-            met.index_add_(0, channels[mine].long(), torch.full((int(mine.sum()),), float(by_channel.shape[1])))
+            sums.add(x.float().abs().movedim(input_axis(op.module), 0).flatten(1).cpu())
+        found = sums.total()
+        if found is not None:
+            total.index_add_(0, channels[mine].long(), found.float()[mine])
+            met.index_add_(0, channels[mine].long(), torch.full((int(mine.sum()),), float(sums.count)))
     return (total / met.clamp(min=1)).to(layers.ops[0].weight.device)

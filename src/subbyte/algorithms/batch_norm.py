@@ -70,8 +70,8 @@ def _keeps_statistics(module: Any) -> bool:
 def _output_moments(name: str, op: WeightedOp | None, calls: Iterable[Call]) -> ChannelMoments:
     """Of what a BatchNorm gives, by itself or as the last part of an op."""
     if op is None:
-        return ChannelMoments.of((call.result.movedim(1, 0).flatten(1) for call in calls), name)
-    return ChannelMoments.of((op.by_channel(call.result) for call in calls), name)
+        return ChannelMoments.of(((call.place, call.result.movedim(1, 0).flatten(1)) for call in calls), name)
+    return ChannelMoments.of(((call.place, op.by_channel(call.result)) for call in calls), name)
 
 
 def _input_moments(norm: Any, given: ChannelMoments) -> tuple[Tensor, Tensor]:

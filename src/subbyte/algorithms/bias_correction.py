@@ -7,6 +7,7 @@ from torch import Generator, Tensor
 
 from subbyte.adaptor.pytorch.prepared import Call, PreparedModel, WeightedOp
 from subbyte.algorithms.channel_moments import ChannelMoments
+from subbyte.algorithms.chunked_sum import Place
 from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.obstacles import hidden_input
 from subbyte.algorithms.registry import register_algorithm
@@ -36,5 +37,5 @@ class BiasCorrection(RecoveryMethod):
         op.shift_output((wanted.mean - given.mean).float())
 
 
-def _outputs(op: WeightedOp, calls: Iterator[Call]) -> Iterator[Tensor]:
-    return (op.by_channel(call.result) for call in calls)
+def _outputs(op: WeightedOp, calls: Iterator[Call]) -> Iterator[tuple[Place, Tensor]]:
+    return ((call.place, op.by_channel(call.result)) for call in calls)

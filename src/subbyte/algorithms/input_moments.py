@@ -3,9 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from subbyte.adaptor.pytorch.prepared import Call, PreparedModel, WeightedOp, paired
+from subbyte.algorithms.chunked_sum import ChunkedSum
 from subbyte.errors import CalibrationError
 
 
@@ -27,14 +29,15 @@ class InputMoments:
 def second_moment(op: WeightedOp, calls: Iterable[Call]) -> Tensor:
     """The mean of `x x^T` over the columns that an op meets in some calls: [groups, inputs, inputs], float64.
 
+    It depends on the columns and their order, not on how calls were cut into batches.
+
     Raises:
         CalibrationError: there is no call.
     """
-    mean = _Mean(op.name)
+    own = ChunkedSum(_square)
     for call in calls:
-        x = op.columns(call.quantized_input.float())
-        mean.add(x, x)
-    return mean.value()
+        own.add(op.columns(call.quantized_input.float()), call.place)
+    return _mean(own, op.name)
 
 
 def input_moments(model: PreparedModel, name: str) -> InputMoments:
@@ -43,40 +46,31 @@ def input_moments(model: PreparedModel, name: str) -> InputMoments:
     Raises:
         CalibrationError: no calibration batch reaches the op.
     """
-    op, own, cross = model.ops[name], _Mean(name), _Mean(name)
+    op, own, cross = model.ops[name], ChunkedSum(_square), ChunkedSum(_product_of_halves)
     for call, float_call in paired(name, model.op_calls(name), model.float_op_calls(name)):
         x = op.columns(call.quantized_input.float())
-        own.add(x, x)
-        cross.add(op.columns(float_call.input.float()), x)
-    return InputMoments(own.value(), cross.value())
+        own.add(x, call.place)
+        cross.add(torch.cat([op.columns(float_call.input.float()), x], 1), call.place)
+    return InputMoments(_mean(own, name), _mean(cross, name))
 
 
-class _Mean:
-    """Of `x y^T` over columns.
+def _square(x: Tensor) -> Tensor:
+    return x @ x.mT
 
-    Args:
-        name: of the op whose columns they are, for messages.
+
+def _product_of_halves(both: Tensor) -> Tensor:
+    """Return `x y^T` of columns that have x above y: [groups, inputs, inputs]."""
+    x, y = both.chunk(2, 1)
+    return x @ y.mT
+
+
+def _mean(products: ChunkedSum, name: str) -> Tensor:
+    """Return the mean over columns: [groups, inputs, inputs], float64.
+
+    Raises:
+        CalibrationError: there was no column.
     """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.total: Tensor | None = None
-        self.count = 0
-
-    def add(self, x: Tensor, y: Tensor) -> None:
-        """Take in the columns of a call: [groups, inputs, columns], fp32."""
-        product = (x @ y.transpose(1, 2)).double()
-        self.total = product if self.total is None else self.total.add_(product)
-        self.count += x.shape[2]
-
-    def value(self) -> Tensor:
-        """[groups, inputs, inputs], float64.
-
-        Raises:
-            CalibrationError: there was no column.
-        """
-        if self.total is None or not self.count:
-            raise CalibrationError(
-                f"op {self.name!r} was reached by no calibration batch; add a batch that takes this path"
-            )
-        return self.total / self.count
+    total = products.total()
+    if total is None:
+        raise CalibrationError(f"op {name!r} was reached by no calibration batch; add a batch that takes this path")
+    return total / products.count

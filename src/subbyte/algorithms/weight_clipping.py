@@ -1,16 +1,19 @@
 """Narrower ranges for the scales of a weight, where the outputs come nearer to what they were."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from subbyte.adaptor.pytorch.prepared import WeightedOp
+from subbyte.algorithms.channel_moments import sums_of_powers
+from subbyte.algorithms.chunked_sum import ChunkedSum
 from subbyte.calibration import calibrate_tensor
 from subbyte.numerics import expand, fake_quantize, scale_shape, to_blocks
 from subbyte.spec import Granularity, QuantParams
 
 _SAMPLES_AT_ONCE = 32
+_COLUMNS_AT_ONCE = 128  # few, as each op of the model keeps as many
 
 
 @dataclass
@@ -19,30 +22,23 @@ class ElementMoments:
 
     Args:
         op: whose.
-        total, squares: sums, float64 [groups, inputs].
-        count: of what was summed.
+        powers: sums of inputs and of their squares, float64 [2, groups, inputs].
     """
 
     op: WeightedOp
-    total: Tensor | None = None
-    squares: Tensor | None = None
-    count: int = 0
+    powers: ChunkedSum = field(default_factory=lambda: ChunkedSum(sums_of_powers, _COLUMNS_AT_ONCE))
 
     def see(self, x: Tensor) -> None:
         """Take in the input of one call."""
         for part in x.split(_SAMPLES_AT_ONCE):
-            columns = self.op.columns(part.float()).double()
-            total, squares = columns.sum(-1), columns.square().sum(-1)
-            self.total = total if self.total is None else self.total + total
-            self.squares = squares if self.squares is None else self.squares + squares
-            self.count += columns.shape[-1]
+            self.powers.add(self.op.columns(part.float()))
 
     def over_weight(self) -> tuple[Tensor, Tensor]:
         """Mean and variance (fp32) of what each weight meets, in the weight's shape."""
-        assert self.total is not None
-        assert self.squares is not None
-        mean = self.total / self.count
-        variance = (self.squares / self.count - mean.square()).clamp(min=0)
+        sums = self.powers.total()
+        assert sums is not None
+        mean, square = sums / self.powers.count
+        variance = (square - mean.square()).clamp(min=0)
         shape = self.op.matrix(self.op.weight).shape
         return tuple(  # type: ignore[return-value]
             self.op.from_matrix(each.float()[:, None].expand(shape)) for each in (mean, variance)

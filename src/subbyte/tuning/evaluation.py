@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from subbyte.adaptor import TunableModel
 from subbyte.errors import TuningError
 from subbyte.tuning.accuracy import METRIC, Metrics, read_metrics
 from subbyte.tuning.candidate import Candidate, Encoding
@@ -22,25 +23,27 @@ Evaluate = Callable[[Any], Any]
 Found = TypeVar("Found")
 
 
-def evaluate_float(evaluate: Evaluate, model: Any) -> dict[str, float]:
-    """The metrics of the float model.
+def evaluate_float(evaluate: Evaluate, model: TunableModel) -> dict[str, float]:
+    """Return the metrics of the model in float.
 
     Raises:
+        ModelError: the evaluation has made the model unfit for trials.
         Exception: whatever the evaluation raised, the third time in a row.
     """
-    return _retried(lambda: read_metrics(evaluate(model)))
+    return _retried(lambda: read_metrics(evaluate(model.as_float())), model)
 
 
-def scores_of_float(evaluate: Evaluate, model: Any) -> Tensor:
-    """The float model's score for each sample, fp64 [samples].
+def scores_of_float(evaluate: Evaluate, model: TunableModel) -> Tensor:
+    """Return the score that the model in float has for each sample, fp64 [samples].
 
     Raises:
         TuningError: the evaluation yields none.
+        ModelError: the evaluation has made the model unfit for trials.
         Exception: whatever the evaluation raised, the third time in a row.
     """
 
     def scores() -> Tensor:
-        given = evaluate(model)
+        given = evaluate(model.as_float())
         if not isinstance(given, Iterator):
             raise TuningError(
                 f"early_stopping needs an evaluation that yields, for each batch, its samples' scores; this one "
@@ -48,18 +51,23 @@ def scores_of_float(evaluate: Evaluate, model: Any) -> Tensor:
             )
         return torch.cat([torch.zeros(0, dtype=torch.float64), *read_scores(given)])
 
-    return _retried(scores)
+    return _retried(scores, model)
 
 
-def _retried(evaluated: Callable[[], Found]) -> Found:
-    for _ in range(_TRIES - 1):
+def _retried(evaluated: Callable[[], Found], model: TunableModel) -> Found:
+    for tries_left in reversed(range(_TRIES)):
         try:
-            return evaluated()
+            found = evaluated()
         except TuningError:
             raise
         except Exception:  # the user's own code may raise anything, and may not do so again
-            continue
-    return evaluated()
+            model.check_intact()
+            if not tries_left:
+                raise
+        else:
+            model.check_intact()
+            return found
+    raise AssertionError("the last try returns or raises")
 
 
 def _printable(text: str) -> str:

@@ -19,7 +19,7 @@ from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted, Quantized
 from subbyte.adaptor.pytorch.reads import EVERYWHERE, Read, quantized_activation, reads, reads_of_call
 from subbyte.adaptor.pytorch.recurrent import QuantizedRecurrent, add_projections, projections, remove_projections
 from subbyte.adaptor.pytorch.state import QuantizationState
-from subbyte.adaptor.pytorch.swap import swap, unswap
+from subbyte.adaptor.pytorch.swap import swap, swap_self_saving, unswap
 from subbyte.adaptor.pytorch.weight import WeightQuantizer, weight_to_quantize
 from subbyte.dtypes import DataType
 from subbyte.errors import ConfigError, ModelError
@@ -61,6 +61,7 @@ def attach(model: nn.Module, state: QuantizationState, names: Iterable[str], *, 
     if _has_functional(state) or _looks_up_functions(model):
         _attach_functions(model, state)
     _attach_weights_read_by_code(model, state)
+    swap_self_saving(model)
 
 
 def detach(model: nn.Module, state: QuantizationState, name: str) -> None:

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -250,6 +250,7 @@ class PreparedWeighted(WeightedModule):
 class ConvertedWeighted(WeightedModule):
     """A weighted module that holds packed codes and no float weight."""
 
+    is_packed: ClassVar[bool] = True
     weight: PackedWeight
     norm_factor: Tensor | None
     bias: Tensor | None

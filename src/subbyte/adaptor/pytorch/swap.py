@@ -5,9 +5,11 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
+
+from subbyte.errors import CheckpointError
 
 
 class Swapped:
@@ -15,6 +17,7 @@ class Swapped:
 
     float_class: type[nn.Module]
     mixin: type["Swapped"]
+    is_packed: ClassVar[bool] = False  # whether its weight is packed codes
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # A module that is constructed, as Sequential does for a slice, has nothing attached: it is a float one.
@@ -29,6 +32,20 @@ class Swapped:
     def __reduce_ex__(self, protocol: Any) -> Any:
         # The class was made at run time: rebuild it from the two that can be imported.
         return _rebuild, (self.float_class, self.mixin), self.__getstate__()
+
+
+class SelfSaving(Swapped):
+    """Mixin of a module that can save itself and whose own code is not quantized, as parts of Hugging Face models."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return float_class(self).forward(self, *args, **kwargs)  # type: ignore[arg-type]
+
+
+def swap_self_saving(model: nn.Module) -> None:
+    """Swap the modules of a quantized model that have `save_pretrained` and are not swapped yet."""
+    for module in model.modules():
+        if hasattr(module, "save_pretrained") and not isinstance(module, Swapped):
+            swap(module, SelfSaving)
 
 
 def swap(module: nn.Module, mixin: type[Swapped]) -> None:
@@ -77,6 +94,8 @@ def _make_class(base: type[nn.Module], mixin: type[Swapped]) -> type[nn.Module]:
     }
     if hasattr(base, "__deepcopy__"):
         body["__deepcopy__"] = _deepcopy
+    if hasattr(base, "save_pretrained"):
+        body["save_pretrained"] = functools.wraps(base.save_pretrained)(_copy(_save_pretrained))  # type: ignore[arg-type]
     return type(base.__name__, (mixin, base), body)
 
 
@@ -92,6 +111,23 @@ def _deepcopy(module: Any, memo: dict[int, Any]) -> Any:
         own.update({name: copy.deepcopy(value, memo) for name, value in held.items() if name not in own})
     swap(copied, swapped.mixin)
     return copied
+
+
+def _save_pretrained(module: Any, *args: Any, **kwargs: Any) -> Any:
+    """Save as the float class does; raise CheckpointError if weights are packed.
+
+    The folder would hold packed codes under names that `from_pretrained` does not know, so that it would give the model
+    random weights there.
+    """
+    if any(isinstance(each, Swapped) and each.is_packed for each in module.modules()):
+        name = module.float_class.__name__
+        raise CheckpointError(
+            f"save_pretrained of this {name} would write a folder without its quantized weights, for which "
+            "from_pretrained would take random ones; write the whole model with subbyte.save(model, FILE) and read it "
+            "with subbyte.load(FILE, float_model), or write a weight-only model in a format of other projects with "
+            "subbyte.export_checkpoint(model, FOLDER, format=...)"
+        )
+    return module.float_class.save_pretrained(module, *args, **kwargs)
 
 
 def _copy(function: FunctionType) -> FunctionType:

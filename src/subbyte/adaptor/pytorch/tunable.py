@@ -105,6 +105,9 @@ class PyTorchTunableModel(TunableModel):
                 self._layers = _layers(self._prepared)
         return self._prepared
 
+    def as_float(self) -> nn.Module:
+        return self.apply(self._all_float)
+
     def check_intact(self) -> None:
         if _layers(self._prepared) != self._layers:
             raise ModelError(
@@ -183,7 +186,7 @@ class PyTorchTunableModel(TunableModel):
             weights = (each.weight for each in self.alternatives[key] if each.weight is not None)
             given = replace(config, weight=next(weights, None))
         expected = self._float_outputs()
-        model = self.apply(TuneConfig({**self._as_float.op, key: given}))
+        model = self.apply(TuneConfig({**self._all_float.op, key: given}))
         if recover is not None:
             model = copied(model)
             recover(model, list(batches(self.batches[:_FORWARDS], _RECOVERED_ON)))
@@ -211,12 +214,12 @@ class PyTorchTunableModel(TunableModel):
         return self._state.graph.ops[key[0]].kind == "module" and bool(self._ranges.weights(key[0]))
 
     @property
-    def _as_float(self) -> TuneConfig:
+    def _all_float(self) -> TuneConfig:
         return TuneConfig(dict.fromkeys(self.alternatives, OpConfig()))
 
     def _float_outputs(self) -> list[list[Tensor]]:
         if not self._expected:
-            self._expected = self._outputs(self.apply(self._as_float))
+            self._expected = self._outputs(self.apply(self._all_float))
         return self._expected
 
     def _outputs(self, model: nn.Module) -> list[list[Tensor]]:

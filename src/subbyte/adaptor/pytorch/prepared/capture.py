@@ -27,17 +27,19 @@ class Call:
         args, kwargs: as given.
         output: as returned.
         quantizer: of the input at that place; None where the input stays float.
+        place: among the calls that the module gets in one forward.
     """
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     output: Any
     quantizer: InputQuantizer | None = None
+    place: tuple[int, ...] = ()
 
     def copied(self) -> "Call":
         """The same with tensors of its own: a module may write into what it is given."""
         args, kwargs = tree_map(_own, (self.args, dict(self.kwargs)))
-        return Call(args, kwargs, self.output)
+        return Call(args, kwargs, self.output, place=self.place)
 
     @property
     def input(self) -> Tensor:
@@ -88,7 +90,7 @@ def calls_during(run: Callable[[], Any], module: nn.Module, most: int | None = N
 
     def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         own_args, own_kwargs, quantizer = given.pop()
-        found.append(Call(own_args, own_kwargs, tree_map(_own, output), quantizer))
+        found.append(Call(own_args, own_kwargs, tree_map(_own, output), quantizer, (len(found),)))
         if len(found) == most:
             raise _Done
 

@@ -33,7 +33,7 @@ class Link:
         given, _ = tree_flatten((call.args, dict(call.kwargs)))
         leaves = [result if source is None else given[source] for source in self.sources]
         args, kwargs = tree_unflatten(leaves, self.structure)
-        return Call(args, kwargs, None)
+        return Call(args, kwargs, None, place=call.place)
 
 
 @dataclass

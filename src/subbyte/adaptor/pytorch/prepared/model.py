@@ -185,7 +185,7 @@ class PreparedModel:
             with torch.no_grad():
                 calls = calls_during(partial(run, call.copied()), module, most)
             most = max(len(calls), most or 0) or None
-            yield from calls
+            yield from (replace(inner, place=(*call.place, *inner.place)) for inner in calls)
 
     def forget_calls(self) -> None:
         """Keep no calls of a block: before anything is changed that runs before it."""

@@ -1,0 +1,92 @@
+"""Sums that do not depend on how a stream is cut into batches."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import subbyte
+from networks import ResidualNet, cifar_images, randomized, real_resnet20, seeded
+from subbyte.algorithms.chunked_sum import ChunkedSum
+
+CUTS = ([60], [32, 28], [25, 25, 10], [7] * 8 + [4])
+
+
+def square(x: Tensor) -> Tensor:
+    return x @ x.mT
+
+
+@pytest.mark.parametrize("count", [0, 3, 40, 96, 100])
+def test_chunked_sum_is_the_same_for_every_cut(count: int) -> None:
+    x = seeded((2, 5, count))
+    cuts: list[list[int]] = [[count], [count // 2, count - count // 2], [1] * count]
+    totals = []
+    for cut in cuts:
+        found = ChunkedSum(square, chunk=16)
+        for part in x.split(cut, -1) if count else ():
+            found.add(part)
+        assert found.count == count
+        totals.append(found.total())
+    if not count:
+        assert totals == [None] * 3
+        return
+    assert all(torch.equal(total, totals[0]) for total in totals)
+    torch.testing.assert_close(totals[0], x.double() @ x.double().mT, rtol=1e-5, atol=1e-5)
+
+
+def test_chunked_sum_takes_the_places_of_a_forward_apart() -> None:
+    first, second = seeded((3, 50), 1), seeded((3, 50), 2)
+    totals = []
+    for size in (50, 10):
+        found = ChunkedSum(square, chunk=16)
+        for parts in zip(first.split(size, 1), second.split(size, 1), strict=True):
+            for place, part in enumerate(parts):
+                found.add(part, (place,))
+        totals.append(found.total())
+    assert torch.equal(totals[0], totals[1])
+
+
+class Twice(nn.Module):
+    """Calls a block, which calls its layer twice, two times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = TwiceInside()
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.block(self.block(x)))
+
+
+class TwiceInside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.last = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.last(torch.relu(self.linear(torch.relu(self.linear(x)))))
+
+
+@pytest.mark.parametrize(
+    ("recover", "config"),
+    [(["gptq"], "w3a8"), ([{"gptq": {"inputs": "corrected"}}], "w3a8"), (["bias_correction"], "w3a8"),
+     ([{"awq": {"unsupported": "skip"}}], "w3")],
+)  # fmt: skip
+@pytest.mark.parametrize(("network", "shape"), [(ResidualNet, (3, 6, 6)), (Twice, (6,))])
+def test_recovery_is_the_same_for_every_cut(
+    network: type[nn.Module], shape: tuple[int, ...], recover: list[Any], config: str
+) -> None:
+    model, x = randomized(network()), seeded((60, *shape))
+    results = [subbyte.quantize(model, config, list(x.split(cut)), recover=recover).state_dict() for cut in CUTS]
+    for result in results[1:]:
+        assert all(torch.equal(value, result[key]) for key, value in results[0].items())
+
+
+def test_gptq_gives_the_codes_of_resnet20_for_every_cut() -> None:
+    model, x = real_resnet20(), cifar_images(60)
+    results = [subbyte.quantize(model, "w3a8", list(x.split(cut)), recover=["gptq"]) for cut in CUTS[:3]]
+    codes = [{name: weight.packed for name, weight in subbyte.weights(result).items()} for result in results]
+    for other in codes[1:]:
+        assert all(torch.equal(packed, other[name]) for name, packed in codes[0].items())
