@@ -1,14 +1,15 @@
 """Sums that do not depend on how a stream is cut into batches."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 import subbyte
-from networks import ResidualNet, cifar_images, randomized, real_resnet20, seeded
+from networks import cifar_images, randomized, real_resnet20, seeded
+from subbyte.adaptor.pytorch.batch import batches
+from subbyte.adaptor.pytorch.prepared import PreparedModel
 from subbyte.algorithms.chunked_sum import ChunkedSum
+from subbyte.algorithms.input_moments import second_moment
 
 CUTS = ([60], [32, 28], [25, 25, 10], [7] * 8 + [4])
 
@@ -69,19 +70,16 @@ class TwiceInside(nn.Module):
         return x + self.last(torch.relu(self.linear(torch.relu(self.linear(x)))))
 
 
-@pytest.mark.parametrize(
-    ("recover", "config"),
-    [(["gptq"], "w3a8"), ([{"gptq": {"inputs": "corrected"}}], "w3a8"), (["bias_correction"], "w3a8"),
-     ([{"awq": {"unsupported": "skip"}}], "w3")],
-)  # fmt: skip
-@pytest.mark.parametrize(("network", "shape"), [(ResidualNet, (3, 6, 6)), (Twice, (6,))])
-def test_recovery_is_the_same_for_every_cut(
-    network: type[nn.Module], shape: tuple[int, ...], recover: list[Any], config: str
-) -> None:
-    model, x = randomized(network()), seeded((60, *shape))
-    results = [subbyte.quantize(model, config, list(x.split(cut)), recover=recover).state_dict() for cut in CUTS]
-    for result in results[1:]:
-        assert all(torch.equal(value, result[key]) for key, value in results[0].items())
+def test_second_moment_is_the_same_for_every_cut_when_an_op_is_called_often() -> None:
+    model, x = randomized(Twice()), seeded((60, 6))
+    found = []
+    for cut in CUTS:
+        data = list(x.split(cut))
+        view = PreparedModel(subbyte.prepare(model, "w3a8", x), list(batches(data)))
+        calls = list(view.op_calls("block.linear"))
+        assert len(calls) == 4 * len(cut)
+        found.append(second_moment(view.ops["block.linear"], calls))
+    assert all(torch.equal(moment, found[0]) for moment in found)
 
 
 def test_gptq_gives_the_codes_of_resnet20_for_every_cut() -> None:
