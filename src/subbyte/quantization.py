@@ -327,8 +327,8 @@ def tune(
         model: float; not changed.
         data: calibration data, as for `quantize`.
         evaluate: from a model, in eval(), to its metric: a number, several by name, or a generator that yields, for
-            each batch, a tensor of its samples' scores, whose mean is the metric. It is never given `model` itself, but
-            a copy, in float first.
+            each batch, a tensor of its samples' scores, whose mean is the metric. It is given `model` itself first.
+            Values of parameters and buffers that it changes are put back after each evaluation.
         config: what is fixed and which alternatives there are, in any form that `quantize` takes but a TuneConfig; left
             out, every op may have the integers of two to eight bits and fp32.
         first_last: the precision of the first and last layers.
@@ -358,7 +358,8 @@ def tune(
         batch_size: of the calibration data, as for `quantize`.
 
     Raises:
-        SubbyteError: one of its kinds, if something that is asked is not right.
+        EvaluationError: `evaluate` returned no usable metric, or replaced layers or tensors of the float model.
+        SubbyteError: another of its kinds, if something that is asked is not right.
         Exception: what `evaluate` raised of the float model, three times in a row.
     """
     _check_seed(seed)

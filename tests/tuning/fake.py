@@ -47,9 +47,6 @@ class FakeModel(TunableModel):
         self.applied.append(config)
         return config
 
-    def as_float(self) -> Any:
-        return self.apply(TuneConfig(dict.fromkeys(self.alternatives, FLOAT)))
-
     def size(self, config: TuneConfig) -> int:
         return sum(self.sizes[name] * bits(config.op[name, kind].weight) for name, kind in config.op)
 

@@ -33,15 +33,19 @@ class TunableModel(ABC):
     def apply(self, config: TuneConfig) -> Any:
         """The model as configured, ready to be evaluated; the same object each time, changed only where it differs."""
 
-    @abstractmethod
-    def as_float(self) -> Any:
-        """The same object as `apply` gives, every op in float: what an evaluation may change without harm."""
-
     def check_intact(self) -> None:
         """After an evaluation: refuse what it did to the model that cannot be undone for the next trial.
 
         Raises:
             ModelError: saying what.
+        """
+        return
+
+    def restore_float(self) -> None:
+        """After an evaluation of the float model: put back the values that the evaluation changed.
+
+        Raises:
+            EvaluationError: it changed layers or tensors, which cannot be put back.
         """
         return
 

@@ -23,27 +23,32 @@ Evaluate = Callable[[Any], Any]
 Found = TypeVar("Found")
 
 
-def evaluate_float(evaluate: Evaluate, model: TunableModel) -> dict[str, float]:
-    """Return the metrics of the model in float.
+def evaluate_float(evaluate: Evaluate, model: Any, tunable: TunableModel) -> dict[str, float]:
+    """Return the metrics of the float model, whose values are then what they were before.
+
+    Args:
+        evaluate: the user's function.
+        model: float.
+        tunable: made from it.
 
     Raises:
-        ModelError: the evaluation has made the model unfit for trials.
+        EvaluationError: the evaluation replaced layers or tensors of the model.
         Exception: whatever the evaluation raised, the third time in a row.
     """
-    return _retried(lambda: read_metrics(evaluate(model.as_float())), model)
+    return _retried(lambda: read_metrics(evaluate(model)), tunable)
 
 
-def scores_of_float(evaluate: Evaluate, model: TunableModel) -> Tensor:
-    """Return the score that the model in float has for each sample, fp64 [samples].
+def scores_of_float(evaluate: Evaluate, model: Any, tunable: TunableModel) -> Tensor:
+    """Return the float model's score for each sample, fp64 [samples]; arguments as for `evaluate_float`.
 
     Raises:
         TuningError: the evaluation yields none.
-        ModelError: the evaluation has made the model unfit for trials.
+        EvaluationError: the evaluation replaced layers or tensors of the model.
         Exception: whatever the evaluation raised, the third time in a row.
     """
 
     def scores() -> Tensor:
-        given = evaluate(model.as_float())
+        given = evaluate(model)
         if not isinstance(given, Iterator):
             raise TuningError(
                 f"early_stopping needs an evaluation that yields, for each batch, its samples' scores; this one "
@@ -51,23 +56,22 @@ def scores_of_float(evaluate: Evaluate, model: TunableModel) -> Tensor:
             )
         return torch.cat([torch.zeros(0, dtype=torch.float64), *read_scores(given)])
 
-    return _retried(scores, model)
+    return _retried(scores, tunable)
 
 
-def _retried(evaluated: Callable[[], Found], model: TunableModel) -> Found:
-    for tries_left in reversed(range(_TRIES)):
+def _retried(evaluated: Callable[[], Found], tunable: TunableModel) -> Found:
+    tries_left = _TRIES
+    while True:
+        tries_left -= 1
         try:
-            found = evaluated()
+            return evaluated()
         except TuningError:
             raise
         except Exception:  # the user's own code may raise anything, and may not do so again
-            model.check_intact()
             if not tries_left:
                 raise
-        else:
-            model.check_intact()
-            return found
-    raise AssertionError("the last try returns or raises")
+        finally:
+            tunable.restore_float()
 
 
 def _printable(text: str) -> str:

@@ -71,7 +71,7 @@ def search_best(
     """Search, and make the best model.
 
     Args:
-        float_model: that the other was made from; its latency is measured, and it is not evaluated.
+        float_model: whose metrics are the baseline.
         model: that trials run on.
         task: what is asked.
         limits: when to end.
@@ -100,7 +100,7 @@ def search_best(
     check_budgets(search)
     check_recipes(search)
     study = Study(task.storage, _identity(model, task), task.study)
-    evaluation = _evaluation(search, task, study, limits)
+    evaluation = _evaluation(float_model, search, task, study, limits)
     search.baseline = baseline = evaluation.baseline
     with closing(task.distribution.executor(evaluation, study)) as executor:
         search.workers = executor.workers
@@ -134,20 +134,19 @@ def _check_loss_fn(loss_fn: Callable[..., Any] | None) -> None:
         return
 
 
-def _evaluation(search: Search, task: Task, study: Study, limits: Limits) -> Evaluation:
+def _evaluation(float_model: Any, search: Search, task: Task, study: Study, limits: Limits) -> Evaluation:
     """With the float model's metrics, and its scores where these are needed.
 
-    The evaluation is given the model that trials run on, every op in float, so that it cannot change the user's model.
     It is evaluated also where the study knows the metrics, which tells whether the study is of this evaluation; but not
     where there is no time for a further trial.
     """
     scores = test = None
     baseline = study.baseline if limits.is_late() and study.records() else None
     if task.early_stopping is not None:
-        scores = scores_of_float(task.evaluate, search.model)
+        scores = scores_of_float(task.evaluate, float_model, search.model)
         baseline = study.keep_baseline(read_metrics(iter([scores])))
     elif baseline is None:
-        baseline = study.keep_baseline(evaluate_float(task.evaluate, search.model))
+        baseline = study.keep_baseline(evaluate_float(task.evaluate, float_model, search.model))
     task.accuracy.check(baseline)
     if task.early_stopping is not None and scores is not None:
         tolerable = task.accuracy.tolerable(baseline[METRIC])

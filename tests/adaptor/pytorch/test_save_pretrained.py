@@ -35,6 +35,7 @@ def test_save_pretrained_is_refused_when_weights_are_packed(name: str, config: s
 def test_push_to_hub_uploads_nothing_when_weights_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = MagicMock()
     monkeypatch.setattr("transformers.utils.hub.hf_api", lambda: calls)
+    monkeypatch.setattr("transformers.utils.hub.create_and_tag_model_card", calls.card)
     model: Any = subbyte.quantize(tiny_transformer("llama"), "w4")
     monkeypatch.setattr(type(model), "_upload_modified_files", calls.upload)
     with pytest.raises(CheckpointError, match=r"subbyte\.save"):

@@ -1,8 +1,9 @@
 """A model that takes one configuration after another is the model that would be quantized anew, bit for bit."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
 from subbyte.adaptor.pytorch.tunable import PyTorchTunableModel
 from subbyte.algorithms import as_methods, recover
 from subbyte.capability import load_capability
-from subbyte.errors import CalibrationError, ConfigError, TuningError
+from subbyte.errors import CalibrationError, ConfigError, EvaluationError, TuningError
 
 
 class Recurrent(nn.Module):
@@ -329,3 +330,59 @@ def test_what_an_evaluation_does_to_the_model_is_undone(fault: str) -> None:
             if fault == "statistics":
                 applied(5 * data)
                 applied.eval()
+
+
+def _doubles_weights(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.data.mul_(2)  # without a new version
+
+
+def _moves_statistics(model: nn.Module) -> None:
+    model.train()(5 * seeded((4, 3, 8, 8)))
+    model.eval()
+
+
+@pytest.mark.parametrize("change", [_doubles_weights, _moves_statistics])
+@pytest.mark.parametrize("times", [1, 2])
+def test_tune_puts_back_what_an_evaluation_did_to_the_float_model(
+    change: Callable[[nn.Module], None], times: int, tmp_path: Path
+) -> None:
+    model, data = randomized(ResidualNet()).eval(), seeded((4, 3, 8, 8))
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    seen = []
+
+    def evaluate(given: nn.Module) -> float:
+        if given is model:
+            seen.append({key: value.clone() for key, value in given.state_dict().items()})
+            change(given)
+            if len(seen) < times:
+                raise RuntimeError("again")
+        return 1.0
+
+    subbyte.tune(model, data, evaluate, max_trials=1, storage=tmp_path / "study.db")
+    assert len(seen) == times
+    for state in (*seen, model.state_dict()):
+        assert all(torch.equal(value, before[key]) for key, value in state.items())
+
+
+def _replaces_a_layer(model: Any) -> None:
+    model.linear = nn.Linear(6, 5)
+
+
+def _replaces_a_tensor(model: Any) -> None:
+    model.linear.weight = nn.Parameter(torch.zeros_like(model.linear.weight))
+
+
+def _casts(model: nn.Module) -> None:
+    model.half()
+
+
+@pytest.mark.parametrize(
+    ("change", "what"), [(_replaces_a_layer, "layers"), (_replaces_a_tensor, "linear.weight"), (_casts, "conv1.weight")]
+)
+def test_tune_refuses_an_evaluation_that_replaces_parts_of_the_float_model(
+    change: Callable[[nn.Module], None], what: str, tmp_path: Path
+) -> None:
+    model, data = randomized(ResidualNet()).eval(), seeded((4, 3, 8, 8))
+    with pytest.raises(EvaluationError, match=rf"{what}.*copy\.deepcopy"):
+        subbyte.tune(model, data, lambda given: change(given) or 1.0, max_trials=1, storage=tmp_path / "study.db")

@@ -33,7 +33,7 @@ from subbyte.adaptor.pytorch.tensors import tensors_in
 from subbyte.adaptor.pytorch.weight_ranges import WeightRanges
 from subbyte.capability import Capability
 from subbyte.config import PostTrainingQuantConfig, alternatives, resolve
-from subbyte.errors import CalibrationError, ModelError
+from subbyte.errors import CalibrationError, EvaluationError, ModelError
 from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
 
 _SAMPLES = 32  # on which errors of outputs are measured
@@ -83,7 +83,7 @@ class PyTorchTunableModel(TunableModel):
         self._samples = list(batches(self.batches[:_FORWARDS], _SAMPLES))
         self._expected: list[list[Tensor]] = []
         self._floats = list(_float_tensors(model, self._prepared))
-        self._layers = _layers(self._prepared)
+        self._layers, self._float_layers = _layers(self._prepared), _layers(model)
         self.identity: Mapping[str, str] = {"model": _digest_of_model(model), "data": _digest_of_data(self.batches)}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -105,9 +105,6 @@ class PyTorchTunableModel(TunableModel):
                 self._layers = _layers(self._prepared)
         return self._prepared
 
-    def as_float(self) -> nn.Module:
-        return self.apply(self._all_float)
-
     def check_intact(self) -> None:
         if _layers(self._prepared) != self._layers:
             raise ModelError(
@@ -115,16 +112,28 @@ class PyTorchTunableModel(TunableModel):
                 "a copy: copy.deepcopy(model)"
             )
 
+    def restore_float(self) -> None:
+        if _layers(self.model) != self._float_layers:
+            raise _changed_too_much("layers of the float model")
+        tensors = self.model.state_dict(keep_vars=True)
+        for name, original, own, _ in self._floats:
+            now = tensors.get(name)
+            if now is not original or (now.shape, now.dtype) != (own.shape, own.dtype):
+                raise _changed_too_much(f"tensor {name!r} of the float model")
+            if not torch.allclose(own.to(now.device), now, rtol=0.0, atol=0.0, equal_nan=True):
+                with torch.inference_mode(now.is_inference()), torch.no_grad():
+                    now.copy_(own)
+
     def _undo_what_the_evaluation_did(self) -> None:
         """Back to eval(), and to the values that parameters and buffers have in the float model."""
         self._prepared.eval()
         with torch.no_grad():
-            for index, (original, own, version) in enumerate(self._floats):
+            for index, (name, original, own, version) in enumerate(self._floats):
                 # A BatchNorm in training writes its buffers without a new version.
                 unseen = not isinstance(own, nn.Parameter) and not torch.equal(own, original)
                 if own._version != version or unseen:
                     own.copy_(original)
-                    self._floats[index] = (original, own, own._version)
+                    self._floats[index] = (name, original, own, own._version)
 
     def _attach(self, names: Sequence[str], config: TuneConfig) -> None:
         """Make some ops what a configuration says, which the others are already."""
@@ -186,7 +195,7 @@ class PyTorchTunableModel(TunableModel):
             weights = (each.weight for each in self.alternatives[key] if each.weight is not None)
             given = replace(config, weight=next(weights, None))
         expected = self._float_outputs()
-        model = self.apply(TuneConfig({**self._all_float.op, key: given}))
+        model = self.apply(TuneConfig({**self._as_float.op, key: given}))
         if recover is not None:
             model = copied(model)
             recover(model, list(batches(self.batches[:_FORWARDS], _RECOVERED_ON)))
@@ -214,12 +223,12 @@ class PyTorchTunableModel(TunableModel):
         return self._state.graph.ops[key[0]].kind == "module" and bool(self._ranges.weights(key[0]))
 
     @property
-    def _all_float(self) -> TuneConfig:
+    def _as_float(self) -> TuneConfig:
         return TuneConfig(dict.fromkeys(self.alternatives, OpConfig()))
 
     def _float_outputs(self) -> list[list[Tensor]]:
         if not self._expected:
-            self._expected = self._outputs(self.apply(self._all_float))
+            self._expected = self._outputs(self.apply(self._as_float))
         return self._expected
 
     def _outputs(self, model: nn.Module) -> list[list[Tensor]]:
@@ -267,12 +276,19 @@ def _as_it_is(x: Tensor) -> Tensor:
     return x
 
 
-def _float_tensors(model: nn.Module, prepared: nn.Module) -> Iterator[tuple[Tensor, Tensor, int]]:
+def _changed_too_much(what: str) -> EvaluationError:
+    return EvaluationError(
+        f"the evaluation replaced {what}, which cannot be put back for the trials; let it work on a copy: "
+        "copy.deepcopy(model)"
+    )
+
+
+def _float_tensors(model: nn.Module, prepared: nn.Module) -> Iterator[tuple[str, Tensor, Tensor, int]]:
     """Parameters and buffers of a float model, each with the prepared model's and the version that this has now."""
     own = prepared.state_dict(keep_vars=True)
     for name, original in model.state_dict(keep_vars=True).items():
         if isinstance(original, Tensor) and name in own:
-            yield original, own[name], own[name]._version
+            yield name, original, own[name], own[name]._version
 
 
 def _given(configs: Mapping[OpKey, OpConfig], key: OpKey) -> OpConfig:
