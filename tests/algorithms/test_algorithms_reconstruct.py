@@ -184,3 +184,18 @@ def test_real_network() -> None:
         model, "w2a8", x, first_last="int8", recover=[{"reconstruct": {"steps": 20, "batch_size": 16}}]
     )
     assert _error(model, recovered, x) < 0.5 * _error(model, plain, x)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_reconstruct_is_repeatable_for_one_seed_and_number_of_threads(threads: int) -> None:
+    model, x, before = randomized(ResidualNet()), seeded((32, 3, 16, 16)), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        results = [
+            subbyte.prepare(model, "w3a4", x, recover=[{"reconstruct": {"steps": 2}}], seed=seed).state_dict()
+            for seed in (1, 1, 2)
+        ]
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(value, results[1][key]) for key, value in results[0].items())
+    assert not all(torch.equal(value, results[2][key]) for key, value in results[0].items())

@@ -79,7 +79,10 @@ class MinMax(Statistics):
 
 
 class MovingAverageMinMax(MinMax):
-    """Exponential moving averages of each tensor's smallest and largest value: m += 0.01 (new - m)."""
+    """Exponential moving averages of each tensor's smallest and largest value: m += 0.01 (new - m).
+
+    A tensor is what one forward gives, so that ranges depend on the batches, as they are after large ones were split.
+    """
 
     momentum = 0.01
 
