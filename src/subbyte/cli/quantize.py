@@ -134,7 +134,7 @@ def data_of(recipe: RecipeFile[Any]) -> Any:
         return None
     where = recipe.at("data")
     data = load_data(reference, recipe.folder, where)
-    plain = isinstance(data, torch.Tensor | dict) or not hasattr(data, "__iter__")
+    plain = isinstance(data, torch.Tensor | dict | tuple) or not hasattr(data, "__iter__")
     return data if plain else _Batches(data, f"{where}: {reference}")
 
 
