@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import product
+from operator import attrgetter
 from typing import Any
 
 from torch import nn
@@ -15,6 +17,7 @@ from subbyte.adaptor.pytorch.half_module import HalfModule, attach_half
 from subbyte.adaptor.pytorch.inputs import InputQuantizers
 from subbyte.adaptor.pytorch.modules import RecurrentHandler, WeightedHandler, handler_of
 from subbyte.adaptor.pytorch.modules.linear import LinearHandler
+from subbyte.adaptor.pytorch.on_threads import on_threads
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted, QuantizedModule, WeightedModule
 from subbyte.adaptor.pytorch.reads import EVERYWHERE, Read, quantized_activation, reads, reads_of_call
 from subbyte.adaptor.pytorch.recurrent import QuantizedRecurrent, add_projections, projections, remove_projections
@@ -47,6 +50,7 @@ def attach(model: nn.Module, state: QuantizationState, names: Iterable[str], *, 
         ModelError: a module cannot be quantized.
     """
     ops = [state.graph.ops[name] for name in names]
+    prepared: list[PreparedWeighted] = []
     for op in ops:
         config = state.requested(op.info.key)
         if config is not None:
@@ -54,10 +58,10 @@ def attach(model: nn.Module, state: QuantizationState, names: Iterable[str], *, 
         if op.kind == "module" and config is not None and config.half is not None:
             attach_half(model.get_submodule(op.name), op.name, config.half, state.run)
         elif op.kind == "module" and config is not None and not config.is_float:
-            module = _attach_module(model, state, op, config)
-            for part in weighted_parts(module) if calibrate_weights else ():
-                if isinstance(part, PreparedWeighted):
-                    _calibrate_weight(state, part)
+            parts = weighted_parts(_attach_module(model, state, op, config))
+            prepared += [part for part in parts if isinstance(part, PreparedWeighted)]
+    if calibrate_weights:
+        on_threads(partial(_calibrate_weight, state), prepared, attrgetter("weight"))
     if _has_functional(state) or _looks_up_functions(model):
         _attach_functions(model, state)
     _attach_weights_read_by_code(model, state)

@@ -1,7 +1,9 @@
 """convert: packed weights in place of float ones."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any, cast
 
 import torch
@@ -13,6 +15,7 @@ from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.functional_mode import ScopedModule
 from subbyte.adaptor.pytorch.half_module import store_halves
 from subbyte.adaptor.pytorch.holders import other_holders
+from subbyte.adaptor.pytorch.on_threads import on_threads
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
 from subbyte.adaptor.pytorch.quantizer import Quantizer
@@ -23,7 +26,6 @@ from subbyte.adaptor.pytorch.weight import folded, folds_first
 from subbyte.errors import ModelError
 
 Shared = tuple[Any, ...]
-Packed = dict[Shared, PackedWeight]
 Parts = tuple[PackedWeight, Tensor | None, Tensor | None]
 
 
@@ -47,12 +49,10 @@ def convert_in_place(prepared: nn.Module) -> nn.Module:
     for quantizer in (module for module in prepared.modules() if isinstance(module, Quantizer)):
         quantizer.check_learned()
     prepared.eval()
-    packed: Packed = {}
     weighted = [module for module in prepared.modules() if isinstance(module, PreparedWeighted)]
     # All are packed before the first float weight goes: tied ones are read more than once.
-    parts: dict[PreparedWeighted, Parts] = {module: _pack(module, packed) for module in weighted}
-    for module in weighted:
-        note_weight_sqnr(state, module)
+    parts = _packed_parts(weighted)
+    on_threads(partial(note_weight_sqnr, state), weighted, attrgetter("weight"))
     install(prepared, parts)
     finish(prepared, state)
     return prepared
@@ -112,16 +112,26 @@ def find_nothing_later(model: nn.Module, state: QuantizationState) -> None:
         model.functional_scope.before_first = None
 
 
-def _pack(module: Any, packed: Packed) -> Parts:
+def _packed_parts(modules: Sequence[PreparedWeighted]) -> dict[PreparedWeighted, Parts]:
+    """Return the packed weight of each module; modules that share a weight and its precision share the packed one."""
+    keys = [_key(module) for module in modules]
+    owners = dict(zip(reversed(keys), reversed(modules), strict=True))  # of several the first
+    packed = on_threads(_packed_weight, list(owners.values()), attrgetter("weight"))
+    by_key = dict(zip(owners, packed, strict=True))
+    return {module: _parts(module, by_key[key]) for module, key in zip(modules, keys, strict=True)}
+
+
+def _packed_weight(module: Any) -> PackedWeight:
+    tensor = module.weight_quantizer.packed(module, module.handler, module.folded_norm)
+    return PackedWeight(tensor, module.handler, module.weight.dtype)
+
+
+def _parts(module: Any, weight: PackedWeight) -> Parts:
     norm = module.folded_norm
-    key = _key(module)
-    if key not in packed:
-        tensor = module.weight_quantizer.packed(module, module.handler, norm)
-        packed[key] = PackedWeight(tensor, module.handler, module.weight.dtype)
     if norm is None:
-        return packed[key], None, None
+        return weight, None, None
     factor, bias = folded(module, norm)
-    return packed[key], None if folds_first(module.weight_spec) else factor, bias
+    return weight, None if folds_first(module.weight_spec) else factor, bias
 
 
 def _key(module: Any) -> Shared:
