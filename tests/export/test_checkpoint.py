@@ -149,7 +149,7 @@ def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
 def test_no_pickle_and_a_readable_header(checkpoint: Path) -> None:
     with safe_open(str(checkpoint), "pt") as file:
         header = json.loads(file.metadata()["subbyte"])
-    assert header["format"] == 3
+    assert header["format"] == 4
     assert read_report(checkpoint)["rows"] == header["report"]["rows"]
 
 
@@ -231,6 +231,30 @@ class Counting(nn.Linear):
 
 class CountingByInt(Counting):
     state = int
+
+
+class Versioned(nn.Linear):
+    """Loads only what it saved itself, as torchvision's MNASNet does."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: dict[str, Any], *args: Any) -> None:
+        if local_metadata.get("version") != 2:
+            raise ValueError(f"version must be 2, got {local_metadata.get('version')}")
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+
+
+@pytest.mark.parametrize("config", ["w4", {"precision": "w4", "op_name_dict": {"1": "fp32"}}])
+def test_the_versions_of_modules_come_back(tmp_path: Path, config: Any) -> None:
+    model, x, path = nn.Sequential(nn.Linear(6, 6), Versioned(6, 6)), seeded((4, 6)), tmp_path / "model.safetensors"
+    quantized = subbyte.quantize(randomized(model), config)
+    subbyte.save(quantized, path)
+    assert torch.equal(subbyte.load(path, model)(x), quantized(x))
+    tensors, header = safe_file.read(path)
+    assert header["versions"] == {"1": 2}
+    safe_file.write(path, tensors, header | {"versions": {}})
+    with pytest.raises(CheckpointError, match="ValueError: version must be 2, got 1"):
+        subbyte.load(path, model)
 
 
 @pytest.mark.parametrize("wrap", [nn.Sequential, lambda module: module])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import subbyte
 from networks import ResidualNet, randomized, seeded
 from subbyte import CheckpointError, ModelError
+from subbyte.dtypes import registered_dtypes
 from subbyte.export import safe_file
 
 
@@ -108,6 +109,92 @@ def test_shards_are_read(folder: Path) -> None:
         subbyte.import_checkpoint(folder, Net())
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize(("format", "part"), [("gptq", "scales"), ("compressed-tensors", "weight_scale")])
+def test_a_scale_that_is_no_positive_number(tmp_path: Path, format: str, part: str, value: float) -> None:
+    subbyte.export_checkpoint(quantized(), tmp_path / "model", format=format)
+    _edit(lambda stored: stored[f"first.{part}"].fill_(value))(tmp_path / "model")
+    with pytest.raises(CheckpointError, match=r"op 'first': its scales, in torch\.float16, are not all finite"):
+        subbyte.import_checkpoint(tmp_path / "model", Net())
+
+
+def test_groups_with_a_scale_of_zero_are_zeros_and_can_be_saved(tmp_path: Path, folder: Path) -> None:
+    _edit(lambda stored: stored["first.scales"][0].zero_())(folder)
+    read = subbyte.import_checkpoint(folder, Net())
+    weight = subbyte.weights(read)["first"].dequantize()
+    assert not weight[:, :16].any()
+    assert weight[:, 16:].any()
+    subbyte.save(read, tmp_path / "model.safetensors")
+    assert torch.equal(subbyte.load(tmp_path / "model.safetensors", Net())(X), read(X))
+
+
+def test_a_refused_folder_registers_no_data_type(folder: Path) -> None:
+    stored, metadata = safe_file.open_tensors(folder / "model.safetensors")
+    noted = json.loads(metadata["subbyte_specs"])
+    noted["dtypes"]["never_registered"] = {"bits": 4, "signed": True}
+    stored["first.scales"].fill_(-1)
+    save_file(stored, folder / "model.safetensors", {"format": "pt", "subbyte_specs": json.dumps(noted)})
+    with pytest.raises(CheckpointError, match="scales"):
+        subbyte.import_checkpoint(folder, Net())
+    assert "never_registered" not in registered_dtypes()
+
+
+@pytest.fixture
+def sharded(folder: Path) -> Path:
+    """A folder of two files, `a` with the tensors of the first layer, `b` with the others."""
+    stored = load_file(folder / "model.safetensors")
+    places = {name: "a.safetensors" if name.startswith("first") else "b.safetensors" for name in stored}
+    for file in ("a.safetensors", "b.safetensors"):
+        save_file({name: stored[name] for name in stored if places[name] == file}, folder / file)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    return folder
+
+
+def _shard(folder: Path, file: str, change: Callable[[dict[str, Tensor]], Any]) -> None:
+    stored = load_file(folder / file)
+    change(stored)
+    save_file(stored, folder / file)
+
+
+def _places(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    file = folder / "model.safetensors.index.json"
+    index = json.loads(file.read_text())
+    change(index["weight_map"])
+    file.write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (
+            lambda x: _shard(x, "b.safetensors", lambda b: b.update({"first.bias": X[0]})),
+            "b.safetensors holds tensor 'fi",
+        ),
+        (
+            lambda x: _shard(x, "a.safetensors", lambda a: a.update(zeros=X)),
+            "a.safetensors holds tensor 'zeros', which",
+        ),
+        (
+            lambda x: _shard(x, "a.safetensors", lambda a: a.pop("first.bias")),
+            "a.safetensors lacks tensor 'first.bias'",
+        ),
+        (lambda x: _places(x, lambda places: places.update({"first.bias": "b.safetensors"})), "a.safetensors holds"),
+        (lambda x: _places(x, lambda places: places.pop("first.bias")), "a.safetensors holds tensor 'first.bias'"),
+        (lambda x: _places(x, lambda places: places.update(more="c.safetensors")), "no checkpoint at .*c.safetensors"),
+        (lambda x: _places(x, lambda places: places.update(more="../a.safetensors")), "is no name of a file beside it"),
+        (lambda x: _places(x, lambda places: places.update(more="/etc/passwd")), "is no name of a file beside it"),
+        (lambda x: _places(x, lambda places: places.update(more="..")), "is no name of a file beside it"),
+        (lambda x: _places(x, lambda places: places.update(more=None)), "is no name of a file beside it"),
+    ],
+)
+def test_the_weight_map_says_where_each_tensor_is(sharded: Path, edit: Callable[[Path], None], message: str) -> None:
+    assert subbyte.import_checkpoint(sharded, Net())
+    edit(sharded)
+    with pytest.raises(CheckpointError, match=message):
+        subbyte.import_checkpoint(sharded, Net())
+
+
 def test_what_is_not_weight_only(tmp_path: Path) -> None:
     def refused(model: nn.Module, message: str, error: type[Exception] = CheckpointError) -> None:
         with pytest.raises(error, match=message):
@@ -148,11 +235,10 @@ def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("subbyte.export.formats.hugging_face.os.fsync", full)
+    monkeypatch.setattr("subbyte.export.partial_file.os.fsync", full)
     with pytest.raises(CheckpointError, match="No space left on device"):
         subbyte.export_checkpoint(quantized(), tmp_path / "model", format="gptq")
     assert list(tmp_path.iterdir()) == []
-    assert safe_file.os.fsync is full  # what GGUF and save go through is the same
 
 
 def _edit(change: Callable[[dict[str, Tensor]], None]) -> Callable[[Path], None]:

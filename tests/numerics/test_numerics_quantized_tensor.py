@@ -117,9 +117,26 @@ def test_no_gradient_is_kept() -> None:
     [
         (lambda t: t.pop("packed"), "lacks its 'packed'"),
         (lambda t: t.pop("scale"), "lacks its 'scale'"),
-        (lambda t: t.update(packed=t["packed"][:-1]), r"int4 codes of shape \(6, 8\) take 24 bytes, not 23"),
+        (
+            lambda t: t.update(packed=t["packed"][:-1]),
+            r"int4 codes of shape \(6, 8\) take 24 bytes, got .*\(23,\)",
+        ),
         (lambda t: t.update(packed=t["packed"].char()), "take 24 bytes"),
-        (lambda t: t.update(scale=t["scale"][:-1]), r"a scale of shape \(5, 1\) does not fit"),
+        (lambda t: t.update(packed=t["packed"].view(2, 12)), "take 24 bytes"),
+        (lambda t: t.update(scale=t["scale"][:-1]), r"scale must be float32 of shape \(6, 1\) .*got .*\(5, 1\)"),
+        (lambda t: t.update(scale=t["scale"][0, 0]), r"scale must be float32 of shape \(6, 1\) .*got .*\(\)"),
+        (lambda t: t.update(scale=t["scale"].double()), r"scale must be float32 .*got float64"),
+        (lambda t: t.update(scale=t["scale"].round().int()), r"scale must be float32 .*got int32"),
+        (lambda t: t.update(scale=t["scale"] * float("nan")), "scale holds nan; every scale must be positive"),
+        (lambda t: t.update(scale=-t["scale"]), "scale holds -.*; every scale must be positive and finite"),
+        (lambda t: t.update(scale=t["scale"] / 0), "scale holds inf"),
+        (lambda t: t.pop("zero_point"), "zero_point is missing; scheme sym of int4 has one"),
+        (lambda t: t.update(zero_point=torch.tensor(0)), "zero_point must be int32 .*got int64"),
+        (
+            lambda t: t.update(zero_point=torch.zeros(8, dtype=torch.int32)),
+            r"zero_point must be .*\(8",
+        ),
+        (lambda t: t.update(zero_point=torch.tensor(-1, dtype=torch.int32)), "zero_point must be 0 for int4 .*got -1"),
     ],
 )
 def test_damaged_parts_are_refused(change, reason: str) -> None:
@@ -129,6 +146,25 @@ def test_damaged_parts_are_refused(change, reason: str) -> None:
     change(stored)
     with pytest.raises(CheckpointError, match=reason):
         QuantizedTensor.from_tensors(stored, spec, tensor.shape)
+
+
+@pytest.mark.parametrize(
+    ("spec", "change", "reason"),
+    [
+        (TensorSpec("uint4", "asym"), {"zero_point": 16}, r"zero_point must be in \[0, 15\] for uint4 .*got 16"),
+        (TensorSpec("int4", "asym"), {"zero_point": -9}, r"zero_point must be in \[-8, 7\] for int4 .*got -9"),
+        (TensorSpec("nf4"), {"zero_point": 0}, "zero_point is given; nf4 is a table of values"),
+        (TensorSpec("ternary"), {"packed": 0b11}, r"codes must be in \[0, 2\] for ternary .*got 3"),
+        (TensorSpec("int4", quant_min=-7), {"packed": 0x08}, r"codes must be in \[-7, 7\] for int4 .*got -8"),
+    ],
+)
+def test_from_tensors_refuses_values_beyond_the_spec(spec: TensorSpec, change: dict[str, int], reason: str) -> None:
+    stored = quantize_tensor(torch.randn(6, 8), spec).tensors()
+    kinds = {"zero_point": torch.int32, "packed": torch.uint8}
+    for name, value in change.items():
+        stored[name] = torch.full_like(stored.get(name, torch.zeros(())), value, dtype=kinds[name])
+    with pytest.raises(CheckpointError, match=reason):
+        QuantizedTensor.from_tensors(stored, spec, torch.Size((6, 8)))
 
 
 def test_text() -> None:

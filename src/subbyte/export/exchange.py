@@ -60,8 +60,9 @@ def import_checkpoint(path: str | Path, float_model: nn.Module) -> nn.Module:
     check_float(float_model)
     folder = read_folder(path)
     reader, settings = _reader(folder, path)
-    weights, others = _decoded(folder, reader, settings, float_model, path)
-    return assembled(float_model, weights, others, path)
+    with all_or_none():  # a folder that is refused leaves no data type behind
+        weights, others = _decoded(folder, reader, settings, float_model, path)
+        return assembled(float_model, weights, others, path)
 
 
 def _reader(folder: Folder, path: str | Path) -> tuple[Reader, Any]:

@@ -1,91 +1,129 @@
 """The JSON header of a checkpoint: everything of a quantized model that is not a tensor."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
 from typing import Any
 
 from subbyte.adaptor.pytorch.graph import Call, Graph, Op
 from subbyte.adaptor.pytorch.state import QuantizationState
 from subbyte.dtypes import DataType, register_dtype
-from subbyte.errors import CheckpointError, DataTypeError, quoted
+from subbyte.errors import CheckpointError, ConfigError, DataTypeError, quoted
+from subbyte.export.schema import FORMAT, Header, OpConfigFields, OpFields, SpecFields
 from subbyte.numerics import registered_schemes
 from subbyte.spec import OpConfig, TensorSpec, TuneConfig
 
-FORMAT = 3
+_TENSORS = ("weight", "activation", "bias", "output")
 
 
 def state_header(state: QuantizationState) -> dict[str, Any]:
-    """Configuration, recording, data types and figures of a state, as plain values."""
+    """Return configuration, recording, data types and figures of a state, as plain values."""
     later = state.found_later
     return {
         "format": FORMAT,
-        "fingerprint": _shared([((part,), settings) for part, settings in state.fingerprint.items()]),
+        "fingerprint": shared(list(state.fingerprint.items())),
         "float_bytes": state.float_bytes,
         "float_params": state.float_params,
         "dtypes": _used_dtypes([*state.config.op.values(), *(later or {}).values()]),
-        "config": _shared([(key, config.to_dict()) for key, config in state.config.op.items()]),
-        "sources": _shared([(key, dict(sources)) for key, sources in state.config.sources.items()]),
+        "config": shared([(key, _config_values(config)) for key, config in state.config.op.items()]),
+        "sources": shared([(key, dict(sources)) for key, sources in state.config.sources.items()]),
         "ops": [_op_values(op) for op in state.graph],
         "order": state.graph.order,
         "read_by_code": sorted(state.graph.read_by_code),
         "readers": sorted(state.graph.readers),
-        "found_later": None if later is None else {name: config.to_dict() for name, config in later.items()},
+        "found_later": None if later is None else {name: _config_values(config) for name, config in later.items()},
+        "inputs": state.input_keys,
         "weight_sqnr": state.weight_sqnr,
         "activation_sqnr": state.activation_sqnr,
         "moved_by": state.moved_by,
     }
 
 
-def state_from(header: Mapping[str, Any]) -> QuantizationState:
-    """The state that `state_header` described; its data types are registered.
+def state_from(header: Header) -> QuantizationState:
+    """Return the state that `state_header` described; its data types are registered.
 
     Raises:
-        CheckpointError: the header is of another format, names a data type that stands for another one here, or a
-            scheme that is not registered.
+        CheckpointError: fields contradict each other, a data type stands for another one here, or a scheme is not
+            registered.
     """
-    if header.get("format") != FORMAT:
-        raise CheckpointError(
-            f"the checkpoint has format {quoted(header.get('format'))}; this version of Subbyte reads format {FORMAT}"
-        )
     try:
-        for name, fields in header["dtypes"].items():
-            register_dtype(DataType.from_dict(name, fields))
+        for name, kind in header.dtypes.items():
+            register_dtype(DataType.from_dict(name, kind.model_dump()))
     except DataTypeError as error:
         raise CheckpointError(f"the checkpoint brings its own data type, which clashes: {error}") from error
     config = TuneConfig(
-        {(name, kind): OpConfig.from_dict(values) for (name, kind), values in _each(header["config"])},
-        {(name, kind): sources for (name, kind), sources in _each(header["sources"])},
+        {key: op_config(key[0], values) for key, values in header.config.items()}, dict(header.sources.items())
     )
-    later = [OpConfig.from_dict(values) for values in (header["found_later"] or {}).values()]
-    _check_schemes([*config.op.values(), *later])
-    order = {scope: [(kind, site) for kind, site in sites] for scope, sites in header["order"].items()}
-    ops = {values["name"]: _op_from(values) for values in header["ops"]}
-    graph = Graph(ops, order, set(header["read_by_code"]), set(header["readers"]))
-    fingerprint = {part: settings for (part,), settings in _each(header["fingerprint"])}
-    sizes = {key: header[key] for key in ("float_bytes", "float_params")}
-    state = QuantizationState(config, graph, fingerprint=fingerprint, **sizes)
-    state.weight_sqnr, state.activation_sqnr = _figures(header["weight_sqnr"]), _figures(header["activation_sqnr"])
-    state.moved_by = list(header.get("moved_by", ()))  # files of earlier versions have none
+    later = found_later(header)
+    _check_schemes([*config.op.values(), *later.values()])
+    used = _used_dtypes([*config.op.values(), *later.values()]).keys()
+    if used != header.dtypes.keys():
+        raise CheckpointError(
+            f"the checkpoint describes the data types {quoted(sorted(header.dtypes))}, and its configuration has "
+            f"{quoted(sorted(used))}"
+        )
+    order = {scope: list(sites) for scope, sites in header.order.items()}
+    ops = {values.name: _op_from(values) for values in header.ops}
+    if len(ops) != len(header.ops):
+        raise CheckpointError("the checkpoint lists an op twice")
+    graph = Graph(ops, order, set(header.read_by_code), set(header.readers))
+    sizes = {"float_bytes": header.float_bytes, "float_params": header.float_params}
+    state = QuantizationState(config, graph, fingerprint=dict(header.fingerprint.items()), **sizes)
+    state.weight_sqnr, state.activation_sqnr = _figures(header.weight_sqnr), _figures(header.activation_sqnr)
+    state.moved_by = list(header.moved_by)
     return state
 
 
-def _figures(by_op: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(figure) for name, figure in by_op.items()}
+def op_config(name: str, values: OpConfigFields) -> OpConfig:
+    """Return the configuration of an op.
+
+    Raises:
+        CheckpointError: fields contradict each other.
+    """
+    try:
+        specs = {role: getattr(values, role) for role in _TENSORS}
+        built = {role: None if spec is None else tensor_spec(spec) for role, spec in specs.items()}
+        return OpConfig(**built, quant_mode=values.quant_mode, accumulator=values.accumulator)
+    except (ConfigError, DataTypeError) as error:
+        raise CheckpointError(f"the configuration of op {quoted(name)}: {error}") from error
 
 
-def _shared(entries: list[tuple[tuple[str, ...], dict[str, Any]]]) -> dict[str, Any]:
-    """Values by key, equal ones written once: most ops of a model are configured alike."""
+def found_later(header: Header) -> dict[str, OpConfig]:
+    """Return the configurations of the functional ops that a first forward is to find, by type."""
+    return {name: op_config(name, values) for name, values in (header.found_later or {}).items()}
+
+
+def tensor_spec(values: SpecFields) -> TensorSpec:
+    """Return the spec.
+
+    Raises:
+        ConfigError, DataTypeError: fields contradict each other.
+    """
+    return TensorSpec(**values.model_dump())
+
+
+def spec_values(spec: TensorSpec) -> dict[str, Any]:
+    """Return every field of a spec as a plain value."""
+    plain = {field.name: getattr(spec, field.name) for field in fields(spec)}
+    return plain | {"dtype": spec.dtype.name, "granularity": str(spec.granularity)}
+
+
+def shared(entries: list[tuple[Any, dict[str, Any]]]) -> dict[str, Any]:
+    """Return values by key, equal ones written once: most ops of a model are configured alike."""
     values: list[dict[str, Any]] = []
     for _, value in entries:
         if value not in values:
             values.append(value)
-    return {"values": values, "keys": [[*key, values.index(value)] for key, value in entries]}
+    return {"values": values, "keys": [[key, values.index(value)] for key, value in entries]}
 
 
-def _each(shared: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """What `_shared` was given."""
-    for *key, index in shared["keys"]:
-        yield tuple(key), shared["values"][index]
+def _config_values(config: OpConfig) -> dict[str, Any]:
+    specs = {role: getattr(config, role) for role in _TENSORS}
+    plain = {role: None if spec is None else spec_values(spec) for role, spec in specs.items()}
+    return plain | {"quant_mode": config.quant_mode, "accumulator": config.accumulator}
+
+
+def _figures(by_op: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(figure) for name, figure in by_op.items()}
 
 
 def _used_dtypes(configs: Iterable[OpConfig]) -> dict[str, Any]:
@@ -93,7 +131,7 @@ def _used_dtypes(configs: Iterable[OpConfig]) -> dict[str, Any]:
 
 
 def _specs(configs: Iterable[OpConfig]) -> list[TensorSpec]:
-    return [spec for op in configs for spec in (op.weight, op.activation, op.output) if spec is not None]
+    return [spec for op in configs for spec in (op.weight, op.activation, op.bias, op.output) if spec is not None]
 
 
 def _check_schemes(configs: Iterable[OpConfig]) -> None:
@@ -110,7 +148,7 @@ def _op_values(op: Op) -> dict[str, Any]:
     return values
 
 
-def _op_from(values: Mapping[str, Any]) -> Op:
-    calls = tuple(Call(call["site"], tuple(call["producers"]), call["quantizable"]) for call in values["calls"])
-    sets = {"positions": frozenset(values["positions"]), "parameters": tuple(values["parameters"])}
-    return Op(**{**values, **sets, "calls": calls})
+def _op_from(values: OpFields) -> Op:
+    calls = tuple(Call(call.site, tuple(call.producers), call.quantizable) for call in values.calls)
+    sets = {"positions": frozenset(values.positions), "parameters": tuple(values.parameters)}
+    return Op(**{**dict(values), **sets, "calls": calls})

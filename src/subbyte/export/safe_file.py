@@ -1,21 +1,21 @@
 """A safetensors file with a JSON header, written whole or not at all, and refused when altered."""
 
 import hashlib
-import json
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic_core import from_json
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from subbyte.errors import CheckpointError
+from subbyte.errors import CheckpointError, quoted
+from subbyte.export.partial_file import reason, replacing
 from subbyte.report.json_text import json_text
 
 _HEADER, _DIGEST = "subbyte", "sha256"
@@ -38,28 +38,13 @@ def write(path: str | Path, tensors: dict[str, Tensor], header: dict[str, Any]) 
 
 @contextmanager
 def replaced(path: str | Path) -> Iterator[Path]:
-    """A file to write, which takes the place of `path` once it is complete; where that fails nothing changes.
+    """Give a partial file to write, which takes the place of `path` if that succeeds; see `replacing`.
 
     Raises:
-        CheckpointError: the file cannot be written.
+        CheckpointError: `path` is a folder, a device, a FIFO or a socket, or cannot be written.
     """
-    target = _checked(path).resolve()
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".subbyte-", suffix=".partial")
-    except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {reason(error)}") from error
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~umask())
-        os.replace(temporary, target)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"cannot write {path}: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(_checked(path)) as partial:
+        yield partial
 
 
 def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -73,42 +58,59 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise CheckpointError(f"{path} is a safetensors file, but not a checkpoint that subbyte.save wrote")
     if _digest(metadata[_HEADER], tensors) != metadata[_DIGEST]:
         raise CheckpointError(f"{path} was altered after it was written (its checksum does not match); save it again")
-    header: dict[str, Any] = json.loads(metadata[_HEADER])
-    return tensors, header
+    return tensors, _parsed(metadata[_HEADER], path)
+
+
+def _parsed(text: str, path: str | Path) -> dict[str, Any]:
+    try:
+        header = from_json(text, allow_inf_nan=False)  # bounds how deeply values are nested
+    except ValueError as error:
+        raise CheckpointError(f"the header of {path} is no JSON that can be read: {error}") from error
+    if not isinstance(header, dict):
+        raise CheckpointError(f"the header of {path} is no JSON object: {quoted(header)}")
+    return header
 
 
 def _checked(path: str | Path) -> Path:
+    """Return the path, which names a regular file, through any symbolic links, or nothing yet.
+
+    Raises:
+        CheckpointError: it names anything else, or cannot be looked up.
+    """
     if not isinstance(path, str | os.PathLike):
         raise CheckpointError(f"the path of a checkpoint is a str or a pathlib.Path, not {path!r}")
     path = Path(path)
     try:
-        if stat.S_ISDIR(os.stat(path).st_mode):
-            raise CheckpointError(f"{path} is a folder; name a file in it")
+        mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return path  # reading and writing say so
     except (OSError, ValueError) as error:  # too long, a link to itself, a NUL in it, a folder that may not be seen
         raise CheckpointError(f"{str(path)!r} names no file that can be read or written: {reason(error)}") from error
+    if stat.S_ISDIR(mode):
+        raise CheckpointError(f"{path} is a folder; name a file in it")
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+        kind = kinds.get(stat.S_IFMT(mode), "a special file")
+        raise CheckpointError(f"{path} is {kind}; a checkpoint is a regular file: name one, new or existing")
     return path
 
 
-def reason(error: OSError | ValueError) -> str:
-    """What an error of the operating system says, without its number and path."""
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
 def open_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of any safetensors file.
+    """Read the tensors and the metadata of any safetensors file into memory.
 
     Raises:
         CheckpointError: the file is missing, truncated, or no safetensors file.
     """
-    if not _checked(path).is_file():
+    checked = _checked(path)
+    if not checked.is_file():
         raise CheckpointError(f"there is no checkpoint at {path}")
     try:
-        with safe_open(str(path), framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 (no mapping)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged, or no safetensors file ({error}); get a whole copy") from error
+        # `pread` does not map the file: mapped tensors change with it, and die with it when it is truncated.
+        with safe_open(checked, framework="pt", backend="pread") as file:
+            return file.get_tensors(), file.metadata() or {}
+    except (SafetensorError, OSError, ValueError, OverflowError) as error:
+        said = quoted(str(error))
+        raise CheckpointError(f"{path} is damaged, or no safetensors file ({said}); get a whole copy") from error
 
 
 def _digest(text: str, tensors: dict[str, Tensor]) -> str:
@@ -116,16 +118,5 @@ def _digest(text: str, tensors: dict[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
-        digest.update(memoryview(_bytes(tensor)))
+        digest.update(memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy()))
     return digest.hexdigest()
-
-
-def _bytes(tensor: Tensor) -> Any:
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-
-
-def umask() -> int:
-    """The rights that new files of this process do not get."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -8,6 +8,7 @@ from subbyte.numerics.learned import Learned, learned_fake_quantize, learned_sum
 from subbyte.numerics.learned_convolution import Geometry, learned_convolution
 from subbyte.numerics.neighbours import neighbours
 from subbyte.numerics.packing import pack, packed_size, unpack
+from subbyte.numerics.param_checks import params_problem
 from subbyte.numerics.quantize import code_dtype, dequantize, fake_quantize, quantize, quantize_pack
 from subbyte.numerics.quantized_tensor import QuantizedTensor
 from subbyte.numerics.rectify import rectify
@@ -22,6 +23,7 @@ from subbyte.numerics.schemes import (
     registered_schemes,
     scale_limits,
     scheme_of,
+    stored_dtype,
     stored_scale,
 )
 from subbyte.numerics.sqnr import Loss, sqnr
@@ -52,6 +54,7 @@ __all__ = [
     "neighbours",
     "pack",
     "packed_size",
+    "params_problem",
     "quantize",
     "quantize_pack",
     "register_scheme",
@@ -63,6 +66,7 @@ __all__ = [
     "scale_limits",
     "scheme_of",
     "sqnr",
+    "stored_dtype",
     "stored_scale",
     "to_blocks",
     "unpack",

@@ -10,6 +10,7 @@ from torch import Tensor
 from subbyte.errors import CheckpointError, ConfigError
 from subbyte.kernels.embedding import embedding_codes
 from subbyte.numerics.packing import packed_size, unpack
+from subbyte.numerics.param_checks import codes_problem, has_unused_codes, stored_problem
 from subbyte.numerics.quantize import dequantize, quantize_pack
 from subbyte.numerics.schemes import Codebook, is_built_in_affine, scheme_of
 from subbyte.spec import QuantParams, TensorSpec
@@ -167,21 +168,22 @@ class QuantizedTensor:
         """Build from what `tensors` gave.
 
         Raises:
-            CheckpointError: a part is missing or has the wrong size.
+            CheckpointError: a part is missing, or has a dtype, a shape or values that the spec does not allow.
         """
         try:
             packed, scale = tensors["packed"], tensors["scale"]
         except KeyError as error:
             raise CheckpointError(f"a quantized tensor lacks its {error}") from None
-        expected = packed_size(prod(shape), spec.dtype.bits)
-        if packed.dtype != torch.uint8 or packed.numel() != expected:
-            raise CheckpointError(
-                f"{spec.dtype} codes of shape {tuple(shape)} take {expected} bytes, not {packed.numel()}"
-            )
-        scheme = scheme_of(spec)
-        if scale.numel() not in (scheme.scales_per_block, prod(scheme.scale_shape(shape, spec))):
-            raise CheckpointError(f"a scale of shape {tuple(scale.shape)} does not fit {tuple(shape)} {spec}")
-        return cls(packed, QuantParams(scale, tensors.get("zero_point")), spec, shape)
+        params = QuantParams(scale, tensors.get("zero_point"))
+        problem = stored_problem(packed, params, spec, shape)
+        if problem:
+            raise CheckpointError(problem)
+        stored = cls(packed, params, spec, shape)
+        for _, piece in stored.pieces() if has_unused_codes(spec) else ():
+            problem = codes_problem(piece.codes, spec)
+            if problem:
+                raise CheckpointError(problem)
+        return stored
 
     def __repr__(self) -> str:
         return f"QuantizedTensor({tuple(self.shape)}, {self.spec}, {self.nbytes} bytes)"

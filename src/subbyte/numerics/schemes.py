@@ -79,6 +79,10 @@ class Scheme(ABC):
         """A bound of |grid value| over all zero points."""
         return float("inf")
 
+    def zero_points(self, spec: TensorSpec) -> tuple[float, float]:
+        """Return the smallest and the largest zero point: those whose grid values keep to `max_grid`."""
+        return spec.qmax - self.max_grid(spec), spec.qmin + self.max_grid(spec)
+
 
 class Affine(Scheme):
     """`q = clamp(round_half_even(x / s) + z, qmin, qmax)`; a grid value is `q - z`."""
@@ -133,6 +137,9 @@ class Symmetric(Affine):
 
     def max_grid(self, spec: TensorSpec) -> float:
         return float(max(-spec.qmin, spec.qmax) if _holds_both_signs(spec) else spec.qmax - spec.qmin)
+
+    def zero_points(self, spec: TensorSpec) -> tuple[float, float]:
+        return (0, 0) if _holds_both_signs(spec) else super().zero_points(spec)
 
 
 class Asymmetric(Affine):
@@ -244,6 +251,11 @@ def stored_scale(scale: Tensor, spec: TensorSpec) -> Tensor:
         rounded_up = (scale / smallest).ceil() * smallest
         scale = torch.where(scale < torch.finfo(narrow).smallest_normal, rounded_up, scale)
     return scale.clamp(smallest, largest).to(narrow)
+
+
+def stored_dtype(spec: TensorSpec) -> torch.dtype:
+    """Return the dtype of scales in the spec's format."""
+    return _STORED[spec.scale_format]
 
 
 def scale_limits(spec: TensorSpec) -> tuple[float, float]:

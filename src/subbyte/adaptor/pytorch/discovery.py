@@ -14,12 +14,10 @@ from subbyte.adaptor.pytorch.composites import COMPOSITES
 from subbyte.adaptor.pytorch.functional_op import written
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_OPS, FUNCTIONAL_TYPES
 from subbyte.adaptor.pytorch.graph import Graph
-from subbyte.adaptor.pytorch.modules import WeightedHandler
 from subbyte.adaptor.pytorch.products import mark_products
-from subbyte.adaptor.pytorch.swap import float_class, positional
+from subbyte.adaptor.pytorch.swap import positional
 from subbyte.adaptor.pytorch.tensors import leaves_in, tensors_in
 from subbyte.adaptor.pytorch.trace import (
-    NORMS,
     Node,
     Trace,
     Value,
@@ -27,6 +25,7 @@ from subbyte.adaptor.pytorch.trace import (
     module_op,
     op_weights,
     quantizable_modules,
+    takes_norm,
     with_held_weights,
 )
 from subbyte.adaptor.pytorch.unchanged import unchanged
@@ -194,13 +193,8 @@ def _mark_norms(trace: Trace, model: nn.Module, output: Any) -> None:
 
 
 def _fits(model: nn.Module, op: str, norm: str, trace: Trace) -> bool:
-    module, batch_norm = model.get_submodule(op), model.get_submodule(norm)
-    handler = trace.handlers[module]
-    if not isinstance(handler, WeightedHandler) or not issubclass(float_class(batch_norm), handler.norm_types):
-        return False
-    assert isinstance(batch_norm, NORMS)
-    channels = handler.output_channels(module)
-    return batch_norm.running_mean is not None and batch_norm.num_features == channels
+    module = model.get_submodule(op)
+    return takes_norm(trace.handlers[module], module, model.get_submodule(norm))
 
 
 def _shown(trace: Trace, output: Any) -> set[str]:

@@ -1,15 +1,15 @@
 """prepare: a copy of a float model, its ops swapped, its quantizers calibrated."""
 
-import copy
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from subbyte.adaptor.pytorch.attach import attach, scope_of
 from subbyte.adaptor.pytorch.batch import batches
+from subbyte.adaptor.pytorch.borrowed_weights import borrow_weights
 from subbyte.adaptor.pytorch.calibrate import calibrate
 from subbyte.adaptor.pytorch.convert import convert_in_place
 from subbyte.adaptor.pytorch.copying import copied
@@ -19,14 +19,13 @@ from subbyte.adaptor.pytorch.fingerprint import fingerprint
 from subbyte.adaptor.pytorch.float_model import check_float
 from subbyte.adaptor.pytorch.fusion import fuse
 from subbyte.adaptor.pytorch.graph import Graph, Op
-from subbyte.adaptor.pytorch.holders import other_holders
 from subbyte.adaptor.pytorch.modules import FloatHandler, handler_of
 from subbyte.adaptor.pytorch.overflow import check_accumulators
 from subbyte.adaptor.pytorch.progress import progress
 from subbyte.adaptor.pytorch.quantized_module import QuantizedModule
 from subbyte.adaptor.pytorch.recording import FoundLater, Recording, Resolver, functional_types
 from subbyte.adaptor.pytorch.state import QuantizationState, hold
-from subbyte.adaptor.pytorch.trace import module_op, op_weights, quantizable_modules, with_held_weights
+from subbyte.adaptor.pytorch.trace import module_op, quantizable_modules, with_held_weights
 from subbyte.errors import CalibrationError, ModelError
 from subbyte.spec import OpConfig, OpInfo, TuneConfig
 
@@ -53,25 +52,10 @@ def quantize(model: nn.Module, resolve: Resolver, data: Any = None) -> nn.Module
     """`convert(prepare(...))` without ever holding a second copy of the float weights; arguments as for `prepare`."""
     check_float(model)
     with torch.inference_mode(False):
-        # What is packed is only read; a weight that stays float is copied once the rest is gone.
-        weights = {id(weight): weight for weight in op_weights(model)}
-        shared = {key: nn.Parameter(_detached(weight), weight.requires_grad) for key, weight in weights.items()}
-        converted = convert_in_place(_prepare(copied(model, dict(shared)), model, resolve, data))
-    staying = {id(parameter) for parameter in converted.parameters()}
-    own = {id(one): copy.deepcopy(weights[key]) for key, one in shared.items() if id(one) in staying}
-    for module in converted.modules():
-        for name, parameter in module._parameters.items():
-            module._parameters[name] = own.get(id(parameter), parameter)
-        if isinstance(module, nn.RNNBase):
-            module._init_flat_weights()  # a list of its own parameters
-    for holder in other_holders(converted, own):
-        holder.exchange(own)
+        borrowed = borrow_weights(model)
+        converted = convert_in_place(_prepare(borrowed.model, model, resolve, data))
+    borrowed.give_back()
     return converted
-
-
-def _detached(weight: Tensor) -> Tensor:
-    """Without a copy, but of a tensor that was made in inference mode, as no parameter can be made of it."""
-    return weight.detach().clone() if weight.is_inference() else weight.detach()
 
 
 def _prepare(prepared: nn.Module, model: nn.Module, resolve: Resolver, data: Any) -> nn.Module:

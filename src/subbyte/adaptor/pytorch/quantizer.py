@@ -23,6 +23,7 @@ from subbyte.numerics import (
     affine_snap,
     as_dtype,
     fake_quantize,
+    params_problem,
     scheme_of,
     wants_gradient,
     with_gradient_way,
@@ -116,14 +117,12 @@ class Quantizer(KeepsFormat, LearnsParams):
         Raises:
             ConfigError: a scale is not positive and finite, or a zero point is one that the scheme cannot have.
         """
-        if not bool((torch.isfinite(params.scale) & (params.scale > 0)).all()):
-            raise ConfigError(f"{self.name}: every scale must be positive and finite")
         zero_point = torch.zeros((), dtype=torch.int32) if params.zero_point is None else params.zero_point
-        if self.spec.dtype.kind == "integer":
-            low, high = (int(end) for end in torch.aminmax(zero_point))
-            # The bound decides in which type sums are exact: a zero point beyond it would break that silently.
-            if max(self.spec.qmax - low, high - self.spec.qmin) > self.max_grid:
-                raise ConfigError(f"{self.name}: a zero point of {low}..{high} is not one of {self.spec}")
+        # Zero points bound the grid values, and these decide in which type sums are exact.
+        is_integer = self.spec.dtype.kind == "integer"
+        problem = params_problem(QuantParams(params.scale, zero_point if is_integer else None), self.spec)
+        if problem:
+            raise ConfigError(f"{self.name}: {problem}")
         _write(self, "scale", params.scale)
         _write(self, "zero_point", zero_point)
 

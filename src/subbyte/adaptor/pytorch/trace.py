@@ -13,8 +13,9 @@ from subbyte.adaptor.pytorch.call_site import call_site
 from subbyte.adaptor.pytorch.functional_op import FunctionalOp, written_in_forward
 from subbyte.adaptor.pytorch.graph import Call, Graph, Op
 from subbyte.adaptor.pytorch.holders import other_holders
-from subbyte.adaptor.pytorch.modules import ModuleHandler, handler_of
+from subbyte.adaptor.pytorch.modules import ModuleHandler, WeightedHandler, handler_of
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
+from subbyte.adaptor.pytorch.swap import float_class
 from subbyte.adaptor.pytorch.tensors import tensors_in
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -282,3 +283,11 @@ def with_held_weights(model: nn.Module) -> Graph:
 def module_op(module: nn.Module, name: str, handler: ModuleHandler) -> Op:
     """A module as an op that no forward has reached yet."""
     return Op(name, handler.op_type, handler.role, "module", depthwise=handler.is_depthwise(module))
+
+
+def takes_norm(handler: ModuleHandler | None, module: nn.Module, norm: nn.Module) -> bool:
+    """Return whether `norm` is a BatchNorm that can be folded into an op: of a type for it, and as many channels."""
+    if not isinstance(handler, WeightedHandler) or not issubclass(float_class(norm), handler.norm_types):
+        return False
+    assert isinstance(norm, NORMS)
+    return norm.running_mean is not None and norm.num_features == handler.output_channels(module)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.attach import attach
+from subbyte.adaptor.pytorch.borrowed_weights import borrow_weights
 from subbyte.adaptor.pytorch.convert import Parts, finish, install
-from subbyte.adaptor.pytorch.copying import copied
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
 from subbyte.adaptor.pytorch.prepare import find_later, model_bytes, static_graph
@@ -47,13 +47,15 @@ def assembled(
     if any(tensor.is_meta for tensor in chain(float_model.parameters(), float_model.buffers())):
         raise CheckpointError("the float model is on the meta device, which holds no values; build it on the CPU")
     values = _values(float_model, weights, tensors, path)
-    model = copied(float_model)
+    borrowed = borrow_weights(float_model)
+    model = borrowed.model
     device = next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
     state = _state(float_model, weights, path)
     attach(model, state, list(state.graph.ops), calibrate_weights=False)
     find_later(model, state, {})
     install(model, _parts(model, weights))
     finish(model, state)
+    borrowed.give_back()
     hold(model, state)
     model.load_state_dict(values, strict=False)
     state.run.phase = "quantize"

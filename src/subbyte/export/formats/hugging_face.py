@@ -1,20 +1,17 @@
 """A checkpoint folder as Hugging Face's libraries have it: config.json beside safetensors files."""
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from subbyte.errors import CheckpointError, quoted
-from subbyte.export.safe_file import open_tensors, reason, umask
+from subbyte.export.partial_file import reason, replacing
+from subbyte.export.safe_file import open_tensors
 from subbyte.report.json_text import json_text
 
 CONFIG = "config.json"
@@ -69,27 +66,17 @@ def write_folder(path: str | Path, folder: Folder) -> None:
     Raises:
         CheckpointError: the folder exists and is not empty, or cannot be written.
     """
-    target = Path(path).resolve()
+    target = Path(path)
     try:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise CheckpointError(f"{path} exists already; name a new folder")
-        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".subbyte-", suffix=".partial"))
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {reason(error)}") from error
-    try:
+    with replacing(target, folder=True) as partial:
         stored = {name: tensor.detach().cpu().contiguous() for name, tensor in folder.tensors.items()}
-        save_file(stored, temporary / _TENSORS, {"format": "pt", **folder.metadata})
+        save_file(stored, partial / _TENSORS, {"format": "pt", **folder.metadata})
         for name, values in folder.files.items():
-            (temporary / name).write_text(json_text(values, indent=2) + "\n")
-        for file in temporary.iterdir():
-            with open(file, "rb") as written:
-                os.fsync(written.fileno())
-        os.chmod(temporary, 0o777 & ~umask())
-        os.replace(temporary, target)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"cannot write {path}: {error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            (partial / name).write_text(json_text(values, indent=2) + "\n")
 
 
 def read_folder(path: str | Path) -> Folder:
@@ -102,18 +89,38 @@ def read_folder(path: str | Path) -> Folder:
     if not folder.is_dir():
         raise CheckpointError(f"there is no checkpoint folder at {path}")
     files = {name: _json(folder / name) for name in _READ if (folder / name).is_file()}
+    places = _places(folder, files)
     tensors: dict[str, Tensor] = {}
     first: dict[str, str] | None = None
-    for name in _tensor_files(folder, files):
+    for name in _tensor_files(folder, places):
         found, metadata = open_tensors(folder / name)
+        if places:
+            _check_shard(folder / name, found, {tensor for tensor, file in places.items() if file == name})
         tensors |= found
         first = metadata if first is None else first
     return Folder(tensors, files, first or {})
 
 
-def _tensor_files(folder: Path, files: Mapping[str, Any]) -> list[str]:
-    if _INDEX in files:
-        return _indexed(folder / _INDEX, files[_INDEX])
+def _check_shard(file: Path, found: Mapping[str, Tensor], named: set[str]) -> None:
+    """Refuse a shard whose tensors are not those that the index names for it.
+
+    Raises:
+        CheckpointError: naming the first.
+    """
+    for tensor in sorted(found.keys() ^ named):
+        if tensor in named:
+            raise CheckpointError(
+                f"{file} lacks tensor {quoted(tensor)}, which the weight_map of {_INDEX} says it holds"
+            )
+        raise CheckpointError(
+            f"{file} holds tensor {quoted(tensor)}, which the weight_map of {_INDEX} does not name for this file; a "
+            "tensor has one place"
+        )
+
+
+def _tensor_files(folder: Path, places: Mapping[str, str]) -> list[str]:
+    if places:
+        return sorted(set(places.values()))
     if (folder / _TENSORS).is_file():
         return [_TENSORS]
     found = sorted(file.name for file in folder.glob("*.safetensors"))
@@ -123,16 +130,21 @@ def _tensor_files(folder: Path, files: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _indexed(file: Path, index: Mapping[str, Any]) -> list[str]:
-    """The files that an index names, which lie beside it."""
-    places = index.get("weight_map")
+def _places(folder: Path, files: Mapping[str, Any]) -> dict[str, str]:
+    """Return the file of each tensor as the index of a sharded folder says; without an index nothing.
+
+    Raises:
+        CheckpointError: the index names something else than files beside it.
+    """
+    if _INDEX not in files:
+        return {}
+    file, places = folder / _INDEX, files[_INDEX].get("weight_map")
     if not isinstance(places, dict) or not places:
         raise CheckpointError(f"{file} cannot be read: it has no weight_map")
-    names = list(places.values())
-    for name in names:
-        if not isinstance(name, str) or Path(name).name != name:
+    for name in places.values():
+        if not isinstance(name, str) or Path(name).name != name or name == "..":
             raise CheckpointError(f"{file} cannot be read: {quoted(name)} is no name of a file beside it")
-    return sorted(set(names))
+    return places
 
 
 def _json(file: Path) -> dict[str, Any]:

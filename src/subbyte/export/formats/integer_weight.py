@@ -84,6 +84,7 @@ def quantized_tensor(weight: IntegerWeight, spec: TensorSpec, channel_axis: int)
     if not _has_integer_codes(spec):
         raise CheckpointError(f"it is said to be {spec}, which has no integer codes; the file was altered")
     offset = _offset(spec)
+    weight = _with_positive_scales(weight)
     codes = weight.codes.to(torch.int16) - offset
     zero_point = weight.zero_point - offset
     _check_fits(weight, spec, codes, zero_point)
@@ -112,6 +113,9 @@ def check_shapes(weight: IntegerWeight, shape: tuple[int, int]) -> None:
                 f"its {part} are of {tuple(tensor.shape)} channels and groups, where groups of {weight.size} inputs "
                 f"have {groups}"
             )
+    if bool(((weight.zero_point < 0) | (weight.zero_point >> weight.bits > 0)).any()):
+        largest = (1 << weight.bits) - 1
+        raise CheckpointError(f"its zero points are not all codes of {weight.bits} bits, which are in [0, {largest}]")
     if weight.scale.dtype not in _SCALE_FORMATS or not bool((weight.scale.isfinite() & (weight.scale >= 0)).all()):
         raise CheckpointError(
             f"its scales, in {weight.scale.dtype}, are not all finite numbers of fp32, fp16 or bf16 from zero on"
@@ -127,6 +131,16 @@ def own_spec(weight: IntegerWeight) -> TensorSpec:
         granularity=_granularity(weight),
         scale_format=_SCALE_FORMATS[weight.scale.dtype],  # type: ignore[arg-type]
     )
+
+
+def _with_positive_scales(weight: IntegerWeight) -> IntegerWeight:
+    """Return the same values with 1 for each scale of 0: the codes of such a group become its zero point."""
+    if bool((weight.scale > 0).all()):
+        return weight
+    shape = weight.codes.shape
+    scale, zero_point = (x.repeat_interleave(weight.size, 1)[:, : shape[1]] for x in (weight.scale, weight.zero_point))
+    codes = torch.where(scale == 0, zero_point.to(torch.uint8), weight.codes)
+    return replace(weight, codes=codes, scale=torch.where(weight.scale == 0, 1.0, weight.scale).to(weight.scale.dtype))
 
 
 def _granularity(weight: IntegerWeight) -> Granularity:
