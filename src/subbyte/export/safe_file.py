@@ -118,5 +118,10 @@ def _digest(text: str, tensors: dict[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
-        digest.update(memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy()))
+        digest.update(_byte_view(tensor))
     return digest.hexdigest()
+
+
+def _byte_view(tensor: Tensor) -> Any:
+    """Return the bytes of a tensor on the CPU, without a copy of a contiguous one."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
