@@ -24,7 +24,8 @@ _PLACE = re.compile(r":(\d+)/(\d+)(?=>|$)")
 def tensor_fields(tensor: Tensor) -> dict[str, object]:
     """Return what a header says of a tensor; see TensorFields."""
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return {"dtype": dtype, "shape": list(tensor.shape), "finite": bool(torch.isfinite(tensor).all())}
+    holds_codes = not (tensor.is_floating_point() or tensor.is_complex())
+    return {"dtype": dtype, "shape": list(tensor.shape), "finite": holds_codes or bool(torch.isfinite(tensor).all())}
 
 
 def check_tensors(tensors: Mapping[str, Tensor], header: Header) -> None:
