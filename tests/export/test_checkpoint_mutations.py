@@ -92,7 +92,8 @@ def test_every_mutation_is_refused_or_changes_nothing(
     for what, mutate in itertools.islice(_mutations(tensors, header), [*CASES].index(name), None, EVERY):
         changed, text = dict(tensors), copy.deepcopy(header)
         mutate(changed, text)
-        safe_file.write(tmp_path / "changed", changed, text)
+        # A mutation may give one tensor two names, which safetensors does not write.
+        safe_file.write(tmp_path / "changed", {name: tensor.clone() for name, tensor in changed.items()}, text)
         count += 1
         try:
             loaded = subbyte.load(tmp_path / "changed", model)
