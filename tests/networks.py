@@ -24,6 +24,11 @@ def shared_data(name: str) -> Path:
     return path
 
 
+def combining(precision: str) -> dict[str, Any]:
+    """A request that also quantizes each add, mul and cat, whatever reads its output."""
+    return {"precision": precision, "op_type_dict": {name: {"quant_mode": "static"} for name in ("add", "mul", "cat")}}
+
+
 class BasicBlock(nn.Module):
     """conv-bn-relu-conv-bn, plus the shortcut."""
 

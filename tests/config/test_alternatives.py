@@ -13,7 +13,7 @@ from subbyte.spec import OpInfo
 OPS = [
     OpInfo("first", "Conv2d", "weighted", frozenset({"first"})),
     OpInfo("conv", "Conv2d", "weighted"),
-    OpInfo("add", "add", "other"),
+    OpInfo("add", "add", "other", consumers=frozenset({"conv"})),
     OpInfo("last", "Linear", "weighted", frozenset({"last"})),
 ]
 CHIP = """
@@ -130,3 +130,12 @@ def test_each_comes_once_and_the_first_is_what_there_is_without_tuning(built_in:
 def test_a_request_that_fits_nothing_is_refused(built_in: Capability) -> None:
     with pytest.raises(ConfigError, match="int44"):
         of(built_in, "conv", op_type_dict={"Conv2d": {"weight": {"dtype": ["int44"]}}})
+
+
+def test_an_add_that_is_read_in_float_is_tried_quantized_only_when_asked(built_in: Capability) -> None:
+    add = OpInfo("add", "add", "other", consumers=frozenset({"layer_norm in 'norm'"}))
+    ops = [OPS[1], add]
+    assert alternatives(built_in, ops, PostTrainingQuantConfig())[add.key] == (OpConfig(),)
+    asked = PostTrainingQuantConfig(op_type_dict={"add": {"activation": {"dtype": ["uint4", "uint8"]}}})
+    found = [str(config) for config in alternatives(built_in, ops, asked)[add.key]]
+    assert bits(found) == {("-", "uint4"), ("-", "uint8"), ("-", "-")}

@@ -16,7 +16,7 @@ FIRST, LAST = frozenset({"first"}), frozenset({"last"})
 CONV1 = OpInfo("conv1", "Conv2d", "weighted", FIRST, product_positions=FIRST)  # type: ignore[arg-type]
 CONV2 = OpInfo("layer1.0.conv1", "Conv2d", "weighted")
 DEPTHWISE = OpInfo("layer1.0.conv2", "Conv2d", "weighted", depthwise=True)
-ADD = OpInfo("layer1.0.add", "add", "other")
+ADD = OpInfo("layer1.0.add", "add", "other", consumers=frozenset({CONV2.name}))
 MATMUL = OpInfo("attention.matmul", "matmul", "matmul")
 EMBEDDING = OpInfo("embed", "Embedding", "weighted")
 FC = OpInfo("fc", "Linear", "weighted", LAST, product_positions=LAST)  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ def test_bytes_are_codes_scales_norm_factors_and_bias(quantized: nn.Module) -> N
     rows = {row["name"]: row for row in subbyte.summary(quantized).rows}
     codes, scales, zero_point, norm, bias = 6 * 6 * 9 // 2, 6 * 4, 4, 6 * 4, 6 * 4
     assert rows["conv2"]["bytes"] == codes + scales + zero_point + norm + bias
-    assert rows["conv2"]["params"] == 6 * 6 * 9 + 6
+    assert rows["conv2"]["params"] == 6 * 6 * 9 + 6 + 2 * 6  # with its BatchNorm
 
 
 def test_totals_are_the_models_own(quantized: nn.Module) -> None:
@@ -135,6 +135,7 @@ def test_what_was_not_asked_to_be_float_is_not_shown_as_requested() -> None:
     assert reasons == {
         "0": "",
         "1.linear": "capability pytorch_cpu lists no linear in static mode",
+        "1": "SameLinear is no op type of a capability, and its own code reads these parameters",  # its bias
         "2": "op_name_dict['2']",
     }
     text = str(summary)

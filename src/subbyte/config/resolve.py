@@ -7,6 +7,7 @@ from typing import Any
 from subbyte.capability import DEFAULT, Capability, implemented_forms
 from subbyte.config.asked import Asked, Wishes, asked_mode, float_type, wishes
 from subbyte.config.given import check_given
+from subbyte.config.placement import combines, consumed_in_float
 from subbyte.config.post_training import PostTrainingQuantConfig
 from subbyte.config.request import as_request
 from subbyte.config.rules import Rule, RuleBook
@@ -68,6 +69,14 @@ def _resolved(
     for op in ops:
         resolved = _Op(capability, op, request, excluded).resolve(rules.for_op(op))
         configs[op.key], sources[op.key] = resolved
+    free = {
+        op.key
+        for op in ops
+        if configs[op.key].quantizes_inputs
+        and _Op(capability, op, request, excluded).may_become_float(rules.for_op(op))
+    }
+    for key, reason in consumed_in_float(ops, configs, free).items():
+        configs[key], sources[key] = OpConfig(), {"activation.dtype": reason}
     if all(config.is_unchanged for config in configs.values()):
         for op in ops:
             _Op(capability, op, request, excluded).check_mode(rules.for_op(op))
@@ -170,6 +179,15 @@ class _Op:
         if not ends or named or any(self._capability.entries(self._op.type, mode) for mode in modes):
             return modes
         return tuple(mode for mode in self._capability.modes(self._op.type) if mode != "quant_aware") or modes
+
+    def may_become_float(self, rules: Sequence[Rule]) -> bool:
+        """Return whether the op combines values, no rule says how it is quantized, and it can stay in fp32."""
+        asked = asked_mode(rules, self._op)
+        if not combines(self._op) or (asked is not None and asked.insists):
+            return False
+        modes = modes_of(self._request, asked)
+        stated = any(wishes(rules, self._op, mode, self._capability) for mode in modes)
+        return not stated and self._capability.allows_float(self._op.type, "fp32")
 
     def check_mode(self, rules: Sequence[Rule]) -> None:
         """Of a model that comes out all float: refuse a mode that a weighted op does not have, though it has others.

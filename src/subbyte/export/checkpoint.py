@@ -16,7 +16,7 @@ from subbyte.adaptor.pytorch.convert import Parts, finish, install
 from subbyte.adaptor.pytorch.fingerprint import difference, fingerprint
 from subbyte.adaptor.pytorch.float_model import check_float
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
-from subbyte.adaptor.pytorch.prepare import find_later
+from subbyte.adaptor.pytorch.prepare import find_later, parameter_sizes
 from subbyte.adaptor.pytorch.quantized_module import ConvertedWeighted, PreparedWeighted
 from subbyte.adaptor.pytorch.state import QuantizationState, hold, state_of
 from subbyte.adaptor.pytorch.structure import check_structure
@@ -89,7 +89,7 @@ def load(path: str | Path, float_model: nn.Module) -> nn.Module:
     with all_or_none():
         try:
             header = header_of(values)
-            state = state_from(header)
+            state = state_from(header, parameter_sizes(float_model))
             _check_is_of(float_model, state)
             check_tensors(tensors, header)
             check_recording(float_model, state)

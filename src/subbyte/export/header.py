@@ -22,7 +22,6 @@ def state_header(state: QuantizationState) -> dict[str, Any]:
         "format": FORMAT,
         "fingerprint": shared(list(state.fingerprint.items())),
         "float_bytes": state.float_bytes,
-        "float_params": state.float_params,
         "dtypes": _used_dtypes([*state.config.op.values(), *(later or {}).values()]),
         "config": shared([(key, _config_values(config)) for key, config in state.config.op.items()]),
         "sources": shared([(key, dict(sources)) for key, sources in state.config.sources.items()]),
@@ -38,8 +37,12 @@ def state_header(state: QuantizationState) -> dict[str, Any]:
     }
 
 
-def state_from(header: Header) -> QuantizationState:
+def state_from(header: Header, float_parameters: Mapping[str, int]) -> QuantizationState:
     """Return the state that `state_header` described; its data types are registered.
+
+    Args:
+        header: of the checkpoint.
+        float_parameters: of the float model, as in QuantizationState.
 
     Raises:
         CheckpointError: fields contradict each other, a data type stands for another one here, or a scheme is not
@@ -66,8 +69,13 @@ def state_from(header: Header) -> QuantizationState:
     if len(ops) != len(header.ops):
         raise CheckpointError("the checkpoint lists an op twice")
     graph = Graph(ops, order, set(header.read_by_code), set(header.readers))
-    sizes = {"float_bytes": header.float_bytes, "float_params": header.float_params}
-    state = QuantizationState(config, graph, fingerprint=dict(header.fingerprint.items()), **sizes)
+    state = QuantizationState(
+        config,
+        graph,
+        float_bytes=header.float_bytes,
+        float_parameters=float_parameters,
+        fingerprint=dict(header.fingerprint.items()),
+    )
     state.weight_sqnr, state.activation_sqnr = _figures(header.weight_sqnr), _figures(header.activation_sqnr)
     state.moved_by = list(header.moved_by)
     return state
@@ -144,7 +152,7 @@ def _check_schemes(configs: Iterable[OpConfig]) -> None:
 
 def _op_values(op: Op) -> dict[str, Any]:
     values = asdict(op) | {"positions": sorted(op.positions)}
-    del values["product_positions"]  # a request's recipes ask for it, and here the request is resolved
+    del values["product_positions"], values["consumers"]  # a request is resolved by them, and here it is resolved
     return values
 
 

@@ -195,7 +195,6 @@ class Header(Part):
     format: int
     fingerprint: Shared[Text, dict[Text, Text]]
     float_bytes: Count
-    float_params: Count
     dtypes: dict[Text, IntegerFields | CodebookFields | FloatFields]
     config: Shared[OpKeyFields, OpConfigFields]
     sources: Shared[OpKeyFields, dict[Text, Text]]

@@ -1,6 +1,6 @@
 """One row for each op: what it was asked to be, what it is, and what that costs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,10 @@ from subbyte.adaptor.pytorch.quantized_module import (
 )
 from subbyte.adaptor.pytorch.quantizer import InputQuantizer
 from subbyte.adaptor.pytorch.state import QuantizationState, state_of
+from subbyte.adaptor.pytorch.swap import float_class
 from subbyte.adaptor.pytorch.weight import WeightQuantizer
 from subbyte.dtypes import DataType
+from subbyte.errors import listing
 from subbyte.kernels import used_isa
 from subbyte.numerics import EXACT_IN_FP32, packed_size
 from subbyte.spec import OpConfig, TensorSpec
@@ -32,14 +34,64 @@ Row = dict[str, Any]
 def rows_of(model: nn.Module) -> list[Row]:
     """A row for each op of a prepared or converted model, in the order they run."""
     state = state_of(model)
-    return [_row(model, state, op) for op in state.graph if _is_shown(op)]
+    claims = _claims(state)
+    return [_row(model, state, op, claims[op.name]) for op in state.graph if _is_shown(op)]
+
+
+def rows_beside_ops(model: nn.Module) -> list[Row]:
+    """Return a row for each module whose own parameters no op holds or, as far as recorded, multiplies by."""
+    state = state_of(model)
+    claimed = set[str]().union(*_claims(state).values())
+    left: dict[str, list[str]] = {}
+    for name in state.float_parameters:
+        if name not in claimed:
+            left.setdefault(name.rpartition(".")[0], []).append(name)
+    return [_row_beside_ops(model, state, module, names) for module, names in left.items()]
+
+
+def _claims(state: QuantizationState) -> dict[str, set[str]]:
+    """Assign parameters to ops, each to one: a module op has its own and its BatchNorm's, a function what it reads."""
+    holders = {holder: op.name for op in state.graph if op.kind == "module" for holder in (op.name, op.norm or op.name)}
+    readers = {name: op.name for op in state.graph if op.kind == "function" for name in op.parameters}
+    claims: dict[str, set[str]] = {op.name: set() for op in state.graph}
+    for name in state.float_parameters:
+        owner = holders.get(name.rpartition(".")[0], readers.get(name))
+        if owner is not None:
+            claims[owner].add(name)
+    return claims
+
+
+def _row_beside_ops(model: nn.Module, state: QuantizationState, name: str, parameters: Sequence[str]) -> Row:
+    module = model.get_submodule(name)
+    count = sum(state.float_parameters[each] for each in parameters)
+    kind = float_class(module).__name__
+    return {
+        "name": name or "(model)",
+        "type": kind,
+        "requested": "fp32",
+        "realized": "fp32",
+        "float_because": f"{kind} is no op type of a capability, and its own code reads these parameters",
+        "weight_dtype": "fp32",
+        "activation_dtype": "fp32",
+        "weight_bits": 32,
+        "activation_bits": 32,
+        "is_quantized": False,
+        "params": count,
+        "bytes": sum(one.nbytes for one in module.parameters(recurse=False)),
+        "float_bytes": 4 * count,
+        "macs": None,
+        "kernel": "float",
+        "weight_sqnr": None,
+        "activation_sqnr": None,
+        "positions": [],
+    }
 
 
 def _is_shown(op: Op) -> bool:
     return op.quantizable or bool(op.macs or op.parameters) or op.unfollowed
 
 
-def _row(model: nn.Module, state: QuantizationState, op: Op) -> Row:
+def _row(model: nn.Module, state: QuantizationState, op: Op, claimed: Iterable[str]) -> Row:
     module: Any = model.get_submodule(op.scope if op.kind == "function" else op.name)
     quantizers = _input_quantizers(module, op)
     parts = weighted_parts(module) if op.kind == "module" else []
@@ -62,7 +114,8 @@ def _row(model: nn.Module, state: QuantizationState, op: Op) -> Row:
         "activation_dtype": activation.dtype.name if activation else "fp32",
         "weight_bits": weight.dtype.bits if weight else (32 if half is None else half.bits),
         "activation_bits": activation.dtype.bits if activation else 32,
-        "params": sum(count for count, _ in parameters.values()),
+        "is_quantized": any(spec is not None and not spec.is_float for spec in (weight, activation)),
+        "params": sum(state.float_parameters[name] for name in claimed),
         "bytes": sum(size for _, size in parameters.values()),
         "float_bytes": sum(4 * count for count, _ in parameters.values()),
         "macs": op.macs if op.calls else None,  # what no forward reached is not known
@@ -80,8 +133,16 @@ def _text(config: OpConfig | None) -> str:
 def _reason(state: QuantizationState, op: Op) -> str:
     """Which rule, or what the capability does not list, keeps an op float."""
     sources = state.config.sources.get(op.info.key, {})
-    rule = sources.get("weight.dtype") or sources.get("activation.dtype", "")
-    return rule or ("it reads a tensor whose origin is not known" if op.unfollowed else "")
+    rule = sources.get("weight.dtype") or sources.get("activation.dtype")
+    if rule:
+        return rule
+    if op.unfollowed:
+        return "it reads a tensor whose origin is not known"
+    if op.kind == "function" and op.parameters:
+        return f"the model's own code multiplies by {listing(op.parameters)}, and {op.type} by a parameter stays float"
+    if not op.quantizable:
+        return f"one input of this {op.type} is a constant, a parameter or a mask"
+    return "neither the request nor the capability quantizes this op type"
 
 
 def _realized(weight: TensorSpec | None, activation: TensorSpec | None, asked: OpConfig | None) -> OpConfig:

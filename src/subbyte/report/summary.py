@@ -12,17 +12,18 @@ from torch import nn
 from subbyte.adaptor.pytorch.prepare import model_bytes
 from subbyte.adaptor.pytorch.state import state_of
 from subbyte.report.console import PlainConsole
-from subbyte.report.rows import Row, rows_of, stored_weights
+from subbyte.report.rows import Row, rows_beside_ops, rows_of, stored_weights
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a quantized model is: a row for each op, and totals; prints as a table.
+    """What a quantized model is: a row for each op and for each other module with parameters, and totals.
 
     Args:
-        rows: for each op name, type, requested and realized spec, weight_dtype, activation_dtype, bytes, macs, kernel,
+        rows: for each name, type, requested and realized spec, weight_dtype, activation_dtype, bytes, macs, kernel,
             params, weight_sqnr and activation_sqnr (decibels against float), ...
-        totals: float_bytes, bytes, compression, params and macs, and their share by (weight, activation) bits.
+        totals: float_bytes, bytes, compression, params and macs, their share by (weight, activation) bits, and the
+            shares that are quantized.
     """
 
     rows: list[Row]
@@ -40,6 +41,13 @@ class Summary:
             console.print(self)
         return capture.get()
 
+    def header(self) -> str:
+        """Say which share of the parameters, and of the multiply-accumulates if these are known, is quantized."""
+        shares = f"{self.totals['quantized_params_share']:.1%} of the parameters"
+        if self.totals["macs"]:
+            shares += f" and {self.totals['quantized_macs_share']:.1%} of the multiply-accumulates"
+        return f"Subbyte: {shares} quantized"
+
     def footer(self) -> str:
         """The totals, in words."""
         totals = self.totals
@@ -56,7 +64,7 @@ class Summary:
         )
 
     def _table(self) -> Table:
-        table = Table(title="Subbyte")
+        table = Table(title=self.header())
         for heading, justify in _COLUMNS:
             table.add_column(heading, justify=justify, overflow="fold")
         for row in self.rows:
@@ -72,7 +80,8 @@ class Summary:
 def _against_request(row: Row) -> str:
     if row["requested"] != row["realized"]:
         return f"requested {row['requested']}"
-    return f"float: {row['float_because']}" if row["float_because"] else "as requested"
+    is_float = min(row["weight_bits"], row["activation_bits"]) == 32
+    return f"float: {row['float_because']}" if is_float else "as requested"
 
 
 _COLUMNS: list[tuple[str, Any]] = [
@@ -88,7 +97,7 @@ def summary(model: nn.Module) -> Summary:
     Raises:
         ModelError: the model is not quantized.
     """
-    rows = rows_of(model)
+    rows = [*rows_of(model), *rows_beside_ops(model)]
     return Summary(rows, totals_of(model, rows))
 
 
@@ -97,14 +106,17 @@ def totals_of(model: nn.Module, rows: list[Row]) -> dict[str, Any]:
     state = state_of(model)
     stored = stored_weights(model)
     origins = {weight.origin: weight for weight in stored}.values()
-    by_bits = Counter({"w32": state.float_params - sum(weight.count for weight in origins)})
+    params = sum(state.float_parameters.values())
+    by_bits = Counter({"w32": params - sum(weight.count for weight in origins)})
     for weight in stored:
         by_bits[f"w{weight.spec.dtype.bits}"] += weight.count
     left = state.float_bytes - sum(weight.float_bytes for weight in origins)
+    quantized = sum(weight.count for weight in origins if not weight.spec.is_float)
     size = model_bytes(model) if state.converted else left + sum(weight.bytes for weight in stored)
     return {
-        "params": state.float_params,
+        "params": params,
         "params_by_bits": {key: count for key, count in by_bits.items() if count},
+        "quantized_params_share": quantized / max(params, 1),
         "float_bytes": state.float_bytes,
         "bytes": size,
         "compression": state.float_bytes / max(size, 1),
@@ -118,10 +130,12 @@ def _macs(rows: list[Row]) -> dict[str, Any]:
         by_bits[f"{weight}a{row['activation_bits']}"] += row["macs"] or 0
     macs = by_bits.total()
     low = sum(row["macs"] or 0 for row in rows if _bits(row) < 8)
+    quantized = sum(row["macs"] or 0 for row in rows if row["is_quantized"])
     return {
         "macs": macs,
         "macs_share": {key: count / macs for key, count in by_bits.most_common() if count},
         "low_bit_macs_share": low / macs if macs else 0.0,
+        "quantized_macs_share": quantized / macs if macs else 0.0,
     }
 
 

@@ -32,6 +32,8 @@ class OpInfo:
             before the first and after the last stands no other.
         quantizable: whether a precision can be requested for it; otherwise it always stays in float.
         imagined: whether it stands for ops of its type that no forward has shown.
+        consumers: what reads its output, seen through functions that pass codes on: names of ops, and descriptions of
+            what is no op; None where no forward was recorded.
     """
 
     name: str
@@ -42,6 +44,7 @@ class OpInfo:
     product_positions: frozenset[Position] = frozenset()
     quantizable: bool = True
     imagined: bool = False
+    consumers: frozenset[str] | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -102,6 +105,11 @@ class OpConfig:
         """The float type of 16 bits that the op computes in; None of one that is quantized, or stays as it is."""
         named = [spec.dtype for spec in (self.weight, self.activation) if spec is not None and spec.dtype.is_half]
         return named[0] if named and self.is_float else None
+
+    @property
+    def quantizes_inputs(self) -> bool:
+        """Whether the op's inputs are quantized: statically, dynamically, or in training."""
+        return self.quant_mode != "weight_only" and self.activation is not None and not self.activation.is_float
 
     @property
     def is_unchanged(self) -> bool:

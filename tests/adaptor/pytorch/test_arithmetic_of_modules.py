@@ -226,7 +226,8 @@ def test_a_subclass_that_computes_otherwise_is_code_of_its_own(config: str) -> N
     model = randomized(nn.Sequential(Noted(3, 3, 3), Standardized(3, 4, 3)))
     quantized = subbyte.quantize(model, config, x)
     rows = {row["name"]: (row["type"], row["weight_dtype"], row["params"]) for row in subbyte.summary(quantized).rows}
-    assert rows == {"0": ("Conv2d", "int8", 3 * 27 + 3), "1.conv2d": ("conv2d", "fp32", 4 * 27)}
+    weight, bias = ("conv2d", "fp32", 4 * 27), ("Standardized", "fp32", 4)
+    assert rows == {"0": ("Conv2d", "int8", 3 * 27 + 3), "1.conv2d": weight, "1": bias}
     with torch.no_grad():
         assert torch.equal(quantized(x), model[1](quantized[0](x)))
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import subbyte
-from networks import ResidualNet, randomized, seeded, tiny_transformer
+from networks import ResidualNet, combining, randomized, seeded, tiny_transformer
 from subbyte import CalibrationError, ModelError
 from subbyte.adaptor.pytorch.comparison import Meeting, OpError, QuantizerUse, meet
 from subbyte.adaptor.pytorch.graph import Op
@@ -197,7 +197,7 @@ class Repeated(nn.Module):
 
 def test_calls_of_a_loop_add_up_and_what_is_written_in_place_is_kept() -> None:
     model, x = randomized(Repeated()), seeded((4, 8))
-    quantized = subbyte.quantize(model, "w4a4", x)
+    quantized = subbyte.quantize(model, combining("w4a4"), x)
     found = meet(model, quantized, x)
     assert {name: error.calls for name, error in found.ops.items()} == {"layer": 3, "tanh": 3, "add": 3}
     with torch.no_grad():

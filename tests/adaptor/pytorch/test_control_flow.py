@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import subbyte
-from networks import randomized, seeded
+from networks import combining, randomized, seeded
 
 POSITIVE = seeded((3, 6)).abs()
 
@@ -36,7 +36,8 @@ def rows(model: nn.Module) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("granularity", ["per_channel", "per_tensor"])
 def test_a_way_that_a_later_batch_takes_is_learned(first: int, granularity: str) -> None:
     model = randomized(Branches())
-    conf = subbyte.PostTrainingQuantConfig(op_type_dict={"Linear": {"weight": {"granularity": [granularity]}}})
+    types = combining("w8a8")["op_type_dict"] | {"Linear": {"weight": {"granularity": [granularity]}}}
+    conf = subbyte.PostTrainingQuantConfig(op_type_dict=types)
     data = [first * POSITIVE, first * POSITIVE, -first * POSITIVE]
     prepared = subbyte.prepare(model, conf, data)
     converted = subbyte.convert(prepared)
@@ -150,7 +151,7 @@ def combine(a: Tensor, b: Tensor) -> Tensor:
 
 
 def test_places_are_told_apart() -> None:
-    prepared = subbyte.prepare(randomized(Places()), "w8a8", POSITIVE)
+    prepared = subbyte.prepare(randomized(Places()), combining("w8a8"), POSITIVE)
     kinds = [row["type"] for row in rows(prepared).values()]
     assert kinds.count("add") == 6
     assert kinds.count("mul") == 2
@@ -296,7 +297,7 @@ def test_a_residual_add_in_a_loop_that_begins_at_the_input_is_quantized() -> Non
                 x = torch.relu(layer(x)) + x
             return x
 
-    prepared = subbyte.prepare(randomized(Loop()), "w8a8", torch.randn(4, 6))
+    prepared = subbyte.prepare(randomized(Loop()), combining("w8a8"), torch.randn(4, 6))
     assert rows(prepared)["add"]["activation_dtype"] == "uint8"
 
 

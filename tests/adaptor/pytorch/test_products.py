@@ -16,7 +16,7 @@ def floats(model: nn.Module, x: Any, *recipes: str) -> set[str]:
     """The convolutions and linear layers that recipes leave float, and embeddings."""
     config = {"recipes": {f"{recipe}_conv_or_matmul_quantization": False for recipe in recipes}}
     rows = subbyte.summary(subbyte.prepare(model, config, [x])).rows
-    return {row["name"] for row in rows if row["realized"] == "fp32"}
+    return {row["name"] for row in rows if row["realized"] == "fp32" and row["type"] != "add"}
 
 
 class Tokens(nn.Module):

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from subbyte.adaptor.pytorch.batch import Batch
 from subbyte.adaptor.pytorch.call_site import call_site
 from subbyte.adaptor.pytorch.composites import COMPOSITES
+from subbyte.adaptor.pytorch.consumers import mark_consumers, passes_codes
 from subbyte.adaptor.pytorch.functional_op import written
 from subbyte.adaptor.pytorch.functional_ops import FUNCTIONAL_OPS, FUNCTIONAL_TYPES
 from subbyte.adaptor.pytorch.graph import Graph
@@ -69,7 +70,13 @@ class _DiscoveryMode(TorchFunctionMode):
         key = trace.unique(name or self._place(function.__name__))
         producers = tuple(source.producer for source in sources if source is not None)
         is_product = weighted or (op is not None and op.role == "matmul")
-        trace.nodes[key] = Node(producers, weighted=weighted, product=name if is_product else "")
+        trace.nodes[key] = Node(
+            producers,
+            weighted=weighted,
+            product=name if is_product else "",
+            label=name or f"{function.__name__} in {trace.scope!r}",
+            passes_codes=not name and passes_codes(function),
+        )
         trace.new_value(key, tensors, outputs, weighted)
         return output
 
@@ -113,6 +120,7 @@ def discover(model: nn.Module, batch: Batch, names: dict[tuple[str, str, str], s
     _mark_calls(trace)
     _mark_last(trace, output)
     mark_products(trace, _shown(trace, output))
+    mark_consumers(trace, _shown(trace, output))
     _mark_norms(trace, model, output)
     for module, handler in trace.handlers.items():
         name = trace.names[module]

@@ -30,11 +30,16 @@ def fuse(graph: Graph, model: nn.Module, fusions: Fusions) -> None:
         if op.norm and not _begins(chains, _types(op, model)):
             graph.ops[name] = replace(op, norm="")
     makers = {maker: op for op in graph for maker in (op.name, op.norm) if maker}
+    fused: dict[str, frozenset[str]] = {}
     for name, op in graph.ops.items():
         if op.type in _activation_types() and op.calls:
             before = [makers.get(call.producers[0] or "") for call in op.calls]
             if all(maker is not None and _begins(chains, (*_types(maker, model), op.type)) for maker in before):
                 graph.ops[name] = replace(op, fused=True)
+                fused[name] = op.consumers
+    for name, op in graph.ops.items():  # what reads a fused activation reads the op that it is part of
+        read_through = frozenset().union(*(fused.get(consumer, {consumer}) for consumer in op.consumers))
+        graph.ops[name] = replace(graph.ops[name], consumers=read_through)
 
 
 def _types(op: Op, model: nn.Module) -> tuple[str, ...]:

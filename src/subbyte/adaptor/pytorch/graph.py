@@ -38,6 +38,7 @@ class Op:
         fused: whether it is computed as part of the op before it (see `fuse`).
         parameters: of a function that multiplies by parameters, their names.
         unfollowed: of a function, whether it reads values of unknown origin, which are not quantized.
+        consumers: as in OpInfo.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Op:
     parameters: tuple[str, ...] = ()
     unfollowed: bool = False
     product_positions: frozenset[Position] = frozenset()
+    consumers: frozenset[str] = frozenset()
 
     @property
     def info(self) -> OpInfo:
@@ -65,6 +67,7 @@ class Op:
             self.depthwise,
             self.product_positions,
             quantizable=self.quantizable,
+            consumers=self.consumers if self.calls else None,
         )
 
     @property
@@ -88,6 +91,7 @@ class Op:
             fused=self.fused if self.calls else other.fused,
             parameters=tuple(sorted({*self.parameters, *other.parameters})),
             unfollowed=self.unfollowed or other.unfollowed,
+            consumers=self.consumers | other.consumers,
         )
 
 

@@ -77,7 +77,7 @@ def _prepare(prepared: nn.Module, model: nn.Module, resolve: Resolver, data: Any
         config,
         graph,
         float_bytes=model_bytes(model),
-        float_params=sum(parameter.numel() for parameter in model.parameters()),
+        float_parameters=parameter_sizes(model),
         fingerprint=fingerprint(model),
     )
     attach(prepared, state, list(graph.ops))
@@ -106,6 +106,11 @@ def static_graph(model: nn.Module) -> Graph:
 def model_bytes(model: nn.Module) -> int:
     """Bytes of all parameters and buffers, shared ones once."""
     return sum(tensor.nbytes for tensor in chain(model.parameters(), model.buffers()))
+
+
+def parameter_sizes(model: nn.Module) -> dict[str, int]:
+    """Return the number of values of each parameter, by name; shared ones once."""
+    return {name: parameter.numel() for name, parameter in model.named_parameters()}
 
 
 def find_later(model: nn.Module, state: QuantizationState, by_type: dict[str, OpConfig]) -> None:

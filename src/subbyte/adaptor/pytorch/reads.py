@@ -37,9 +37,7 @@ class Read:
 
 def quantized_activation(config: OpConfig | None) -> TensorSpec | None:
     """How an op's inputs are quantized; None where they stay float."""
-    if config is None or config.quant_mode == "weight_only" or config.activation is None:
-        return None
-    return None if config.activation.is_float else config.activation
+    return config.activation if config is not None and config.quantizes_inputs else None
 
 
 def reads(op: Op, config: OpConfig) -> Iterator[Read]:

@@ -95,8 +95,9 @@ class Recording:
         resolved = self.resolve(op_infos(state.graph, model))
         changed = [key for key, given in state.config.op.items() if resolved.op.get(key, given) != given]
         for name, op_type in changed:
-            if (name, op_type) not in unreached:
-                op = state.graph.ops[name]
+            op = state.graph.ops[name]
+            read_in_float = op.role == "other" and resolved.op[name, op_type].is_unchanged  # on the new path alone
+            if (name, op_type) not in unreached and not read_in_float:
                 raise ConfigError(
                     f"op {name!r} is {' and '.join(sorted(op.positions | op.product_positions))} only on the path of a "
                     "later calibration batch; give a batch that takes that path first, or name the op's precision"

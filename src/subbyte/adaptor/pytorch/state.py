@@ -1,6 +1,6 @@
 """What a quantized model carries beside its modules."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import nn
@@ -25,18 +25,19 @@ class QuantizationState(nn.Module):
         config: what every op gets.
         graph: what discovery recorded.
         float_bytes: the size of the float model's parameters and buffers.
-        float_params: how many values its parameters have, shared ones once.
+        float_parameters: The number of values of each of its parameters, shared ones once.
         fingerprint: of the float model's structure.
     """
 
     def __init__(
-        self, config: TuneConfig, graph: Graph, *, float_bytes: int, float_params: int, fingerprint: Fingerprint
-    ) -> None:
+        self, config: TuneConfig, graph: Graph, *, float_bytes: int, float_parameters: Mapping[str, int],
+        fingerprint: Fingerprint,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.config = config
         self.graph = graph
         self.float_bytes = float_bytes
-        self.float_params = float_params
+        self.float_parameters = float_parameters
         self.fingerprint = fingerprint
         self.run = Run()
         self.converted = False

@@ -50,6 +50,8 @@ class Node:
 
     Args:
         product: the op, where it is a convolution, a linear map or a matrix product.
+        label: the op's name, or a description of what is no op.
+        passes_codes: whether it hands on the codes that it is given, or their averages (see `consumers.py`).
     """
 
     sources: tuple[str, ...]
@@ -57,6 +59,8 @@ class Node:
     weighted: bool = False
     norm: str = ""
     product: str = ""
+    label: str = "code that calls no torch function"
+    passes_codes: bool = False
 
 
 @dataclass
@@ -177,11 +181,11 @@ class Trace:
         key = self.unique(name)
         handler = self.handlers.get(module)
         if handler is None:
-            self.nodes[key] = Node(producers, norm=name)
+            self.nodes[key] = Node(producers, norm=name, label=f"{float_class(module).__name__} {name!r}")
             self.new_value(key, tensors, output, weighted=False)
             return
         weighted = handler.holds_weight
-        self.nodes[key] = Node(producers, name, weighted, product=name if handler.is_product else "")
+        self.nodes[key] = Node(producers, name, weighted, product=name if handler.is_product else "", label=name)
         first = sources[0].producer if sources and sources[0] is not None else None
         op = replace(
             module_op(module, name, handler),

@@ -14,7 +14,7 @@ from subbyte.adaptor.pytorch.borrowed_weights import borrow_weights
 from subbyte.adaptor.pytorch.convert import Parts, finish, install
 from subbyte.adaptor.pytorch.fingerprint import fingerprint
 from subbyte.adaptor.pytorch.packed_weight import PackedWeight
-from subbyte.adaptor.pytorch.prepare import find_later, model_bytes, static_graph
+from subbyte.adaptor.pytorch.prepare import find_later, model_bytes, parameter_sizes, static_graph
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.state import QuantizationState, hold
 from subbyte.errors import CheckpointError
@@ -72,7 +72,7 @@ def _state(model: nn.Module, weights: Mapping[str, QuantizedTensor], path: str |
         TuneConfig(configs, sources),
         graph,
         float_bytes=model_bytes(model),
-        float_params=sum(parameter.numel() for parameter in model.parameters()),
+        float_parameters=parameter_sizes(model),
         fingerprint=fingerprint(model),
     )
 

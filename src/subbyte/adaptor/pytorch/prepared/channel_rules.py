@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from subbyte.adaptor.pytorch.consumers import REARRANGING
+
 NONE = -1
 
 
@@ -237,15 +239,7 @@ def _names(text: str, rule: Rule) -> Iterator[tuple[str, Rule]]:
 
 
 RULES: dict[str, Rule] = {
-    **dict(
-        _names(
-            "view reshape flatten unflatten transpose permute movedim moveaxis swapaxes swapdims t contiguous squeeze "
-            "unsqueeze expand expand_as repeat repeat_interleave tile chunk split split_with_sizes tensor_split unbind "
-            "select narrow __getitem__ index_select gather roll flip view_as reshape_as broadcast_to unfold "
-            "pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle",
-            _rearranged,
-        )
-    ),
+    **dict(_names(REARRANGING, _rearranged)),
     **dict(_names("cat concat concatenate stack", _joined)),
     **dict(
         _names(
