@@ -11,7 +11,7 @@ from subbyte.errors import CapabilityError, ConfigError, UnsupportedOpWarning
 from subbyte.spec import OpConfig, OpInfo, TuneConfig
 
 CONV = OpInfo("conv", "Conv2d", "weighted")
-ADD = OpInfo("block.add", "add", "other")
+ADD = OpInfo("block.add", "add", "other", consumers=frozenset({CONV.name}))
 NORM = OpInfo("norm", "LayerNorm", "other", quantizable=False)
 BATCH_NORM = OpInfo("bn", "BatchNorm2d", "other", quantizable=False)
 LATER = OpInfo("einsum (found later)", "einsum", "other", imagined=True)

@@ -14,11 +14,12 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m[red]x[/red]:smile:\u202e"
 ROW: dict[str, Any] = {
     "name": HOSTILE, "type": HOSTILE, "requested": HOSTILE, "realized": "int4", "float_because": "", "kernel": HOSTILE,
     "weight_dtype": HOSTILE, "activation_dtype": HOSTILE, "params": 1, "bytes": 1, "macs": None, "weight_sqnr": None,
-    "activation_sqnr": None,
+    "activation_sqnr": None, "is_quantized": True,
 }  # fmt: skip
 TOTALS: dict[str, Any] = {
     "params": 1, "params_by_bits": {}, "float_bytes": 1, "bytes": 1, "compression": 1.0, "macs": 1,
     "macs_share": {HOSTILE: 1.0}, "low_bit_macs_share": 0.0,
+    "quantized_params_share": 0.5, "quantized_macs_share": 0.5,
 }  # fmt: skip
 
 

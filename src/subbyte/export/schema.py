@@ -159,6 +159,7 @@ class RowFields(_Open):
     activation_dtype: Text
     weight_bits: Count
     activation_bits: Count
+    is_quantized: bool
     params: Count
     bytes: Count
     float_bytes: Count
@@ -174,12 +175,14 @@ class TotalsFields(_Open):
 
     params: Count
     params_by_bits: dict[Text, Count]
+    quantized_params_share: Figure
     float_bytes: Count
     bytes: Count
     compression: Figure
     macs: Count
     macs_share: dict[Text, Figure]
     low_bit_macs_share: Figure
+    quantized_macs_share: Figure
 
 
 class ReportFields(Part):
