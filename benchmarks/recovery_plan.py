@@ -44,9 +44,8 @@ def _in_blocks(
     return Precision(config, loss, f"linear maps within blocks, {schemes[0] if schemes else 'sym'}", methods)
 
 
-CORRECTED = "gptq corrected"
 LONGER = "reconstruct, 1200 steps"
-HQQ_AND_CORRECTED = f"hqq + {CORRECTED}"
+HQQ_AND_GPTQ = "hqq + gptq"
 
 PRECISIONS: dict[str, dict[str, Precision]] = {
     "resnet20": {
@@ -64,12 +63,12 @@ PRECISIONS: dict[str, dict[str, Precision]] = {
         "w2a8": _ends_int8("w2a8", 4.0, "reconstruct"),
     },
     "stories260K": {
-        "w4:g32": _in_blocks("w4:g32", 0.05, ("asym",), ("awq", "hqq", "gptq", CORRECTED, HQQ_AND_CORRECTED)),
+        "w4:g32": _in_blocks("w4:g32", 0.05, ("asym",), ("awq", "hqq", "gptq", HQQ_AND_GPTQ)),
         "w3:g32": _in_blocks("w3:g32", 0.30, ("asym",)),
-        "w2:g32": _in_blocks("w2:g32", None, ("asym",), ("gptq", "reconstruct", HQQ_AND_CORRECTED)),
-        "wternary:g32": _in_blocks("wternary:g32", None, methods=("gptq", "reconstruct", CORRECTED)),
+        "w2:g32": _in_blocks("w2:g32", None, ("asym",), ("gptq", "reconstruct", HQQ_AND_GPTQ)),
+        "wternary:g32": _in_blocks("wternary:g32", None, methods=("gptq", "reconstruct")),
         "w4:g32:all": Precision(
-            PostTrainingQuantConfig(precision="w4:g32"), None, "embedding and head too, sym", ("hqq", HQQ_AND_CORRECTED)
+            PostTrainingQuantConfig(precision="w4:g32"), None, "embedding and head too, sym", ("hqq", HQQ_AND_GPTQ)
         ),
     },
     "minilm": {
@@ -81,7 +80,6 @@ PRECISIONS: dict[str, dict[str, Precision]] = {
 
 
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
-    CORRECTED: ("gptq", {"inputs": "corrected"}),
     LONGER: ("reconstruct", {"steps": 1200}),
 }
 
@@ -112,11 +110,10 @@ METHODS: dict[str, dict[str, Sequence[str]]] = {
         ["awq"],
         ["hqq"],
         ["gptq"],
-        [CORRECTED],
         ["adaround"],
         ["reconstruct"],
-        ["hqq", CORRECTED],
-        ["awq", CORRECTED],
+        ["hqq", "gptq"],
+        ["awq", "gptq"],
         ["auto"],
     ),
     "minilm": _labelled(

@@ -1,10 +1,10 @@
-"""Rounding a matrix column by column, against a dense computation that inverts a matrix for each column."""
+"""Compensated rounding, against a dense computation that inverts a matrix for each column."""
 
 import pytest
 import torch
 from torch import Tensor
 
-from subbyte.algorithms.compensated_rounding import damped, round_compensated
+from subbyte.algorithms.compensated_rounding import CompensatedRounding, damped
 from subbyte.errors import CalibrationError
 
 
@@ -41,15 +41,26 @@ def test_equals_the_dense_computation_in_any_order(seed: int, block_size: int) -
     weight, hessian = _case(seed)
     hessian = damped(hessian, 0.01)
     order = torch.stack([torch.randperm(11, generator=torch.Generator().manual_seed(seed + group)) for group in (0, 1)])
-    rounded = round_compensated(weight, hessian, _to_steps, order, block_size)
+    rounded = CompensatedRounding.of(hessian, order, block_size)(weight, _to_steps).values
     for group in (0, 1):
         torch.testing.assert_close(rounded[group], _dense(weight[group], hessian[group], order[group]))
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 100])
+def test_errors_are_the_objective_of_each_row(block_size: int) -> None:
+    weight, hessian = _case(5)
+    hessian = damped(hessian, 0.01)
+    order = torch.arange(10, -1, -1).expand(2, -1)
+    rounded = CompensatedRounding.of(hessian, order, block_size)(weight, _to_steps)
+    difference = rounded.values - weight
+    expected = (difference @ hessian @ difference.transpose(1, 2)).diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(rounded.errors, expected)
 
 
 def test_makes_the_output_error_smaller_than_the_nearest_values_do() -> None:
     weight, hessian = _case(2)
     order = torch.arange(11).expand(2, -1)
-    rounded = round_compensated(weight, damped(hessian, 0.01), _to_steps, order, 4)
+    rounded = CompensatedRounding.of(damped(hessian, 0.01), order, 4)(weight, _to_steps).values
     nearest = torch.stack([_to_steps(weight[:, :, place], order[:, place]) for place in range(11)], 2)
     error, before = ((each - weight) @ hessian @ (each - weight).transpose(1, 2) for each in (rounded, nearest))
     for group in (0, 1):
@@ -61,14 +72,13 @@ def test_inputs_that_do_not_hang_together_are_rounded_to_the_nearest() -> None:
     hessian = torch.diag_embed(torch.rand(2, 11, dtype=torch.float64) + 0.1)
     hessian[0, 4, 4] = 0  # an input that was always zero
     order = torch.arange(11).expand(2, -1)
-    rounded = round_compensated(weight, damped(hessian, 0.01), _to_steps, order, 4)
+    rounded = CompensatedRounding.of(damped(hessian, 0.01), order, 4)(weight, _to_steps).values
     for place in range(11):
         assert torch.equal(rounded[:, :, place], _to_steps(weight[:, :, place], order[:, place]))
 
 
 def test_a_hessian_without_inverse_is_refused() -> None:
-    weight, _ = _case(4)
-    flat = torch.ones(2, 11, 11, dtype=torch.float64)
+    flat, order = torch.ones(2, 11, 11, dtype=torch.float64), torch.arange(11).expand(2, -1)
     with pytest.raises(CalibrationError, match="raise damping"):
-        round_compensated(weight, flat, _to_steps, torch.arange(11).expand(2, -1), 4)
-    round_compensated(weight, damped(flat, 1e-4), _to_steps, torch.arange(11).expand(2, -1), 4)
+        CompensatedRounding.of(flat, order, 4)
+    CompensatedRounding.of(damped(flat, 1e-4), order, 4)

@@ -52,7 +52,7 @@ SPECS = WEIGHTS | {kind: TensorSpec("uint2", "two_terms", kind) for kind in ("pe
 def test_columns_are_those_of_the_whole_weight(name: str) -> None:
     model, data = every_op()
     for op in seen(prepared(model, data, SPECS[name]), data).ops.values():
-        grid, weight, expected = ElementGrid.of(op), op.matrix(op.weight), op.matrix(op.quantized())
+        grid, weight, expected = ElementGrid.of(op, op.params), op.matrix(op.weight), op.matrix(op.quantized())
         for place in range(weight.shape[2]):
             places = torch.full((len(weight),), place)
             assert torch.equal(grid.round(weight[..., place], places), expected[..., place]), op.name

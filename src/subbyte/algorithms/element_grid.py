@@ -27,9 +27,9 @@ class ElementGrid:
     zero_point: Tensor | None
 
     @classmethod
-    def of(cls, op: WeightedOp) -> "ElementGrid":
-        """Of an op's weight, with the parameters that it has now."""
-        shape, params = op.weight.shape, op.params
+    def of(cls, op: WeightedOp, params: QuantParams) -> "ElementGrid":
+        """Return the grid that `params` give each element of an op's weight."""
+        shape = op.weight.shape
         several = scheme_of(op.spec).scales_per_block > 1
 
         def of_each(param: Tensor) -> Tensor:

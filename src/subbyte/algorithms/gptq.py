@@ -1,4 +1,4 @@
-"""gptq: rounding whose errors later weights make good."""
+"""gptq: compensated rounding, with the scales that suit it."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -7,32 +7,39 @@ from pydantic import Field
 from torch import Generator, Tensor
 
 from subbyte.adaptor.pytorch.prepared import PreparedModel, WeightedOp
-from subbyte.algorithms.compensated_rounding import damped, round_compensated
+from subbyte.algorithms.compensated_rounding import CompensatedRounding, Rounded, damped
 from subbyte.algorithms.element_grid import ElementGrid
 from subbyte.algorithms.input_moments import InputMoments, input_moments, second_moment
 from subbyte.algorithms.method import RecoveryMethod, Stage
+from subbyte.algorithms.narrowed_scales import narrowed_scales
 from subbyte.algorithms.obstacles import fixed_codes
 from subbyte.algorithms.registry import register_algorithm
+from subbyte.spec import QuantParams
 
 
 @register_algorithm("gptq")
 class Gptq(RecoveryMethod):
-    """Round column by column, and let the columns that are still to come make good each error: GPTQ.
+    """Compensated rounding of weights: GPTQ (Frantar et al., 2023).
 
-    Minimizes `||V X - W X||^2` over matrices V of codes, for X what the op is given (Frantar et al., 2023): see
-    `round_compensated`. Scales and zero points stay as they were found before; a group's are those of the place where
-    its weights are stored, in whatever order these are rounded. Ops follow one another in the order they run, each
-    group of a grouped convolution with a Hessian of its own.
+    Minimizes `||V X~ - W X||^2` over matrices V of codes. Columns are rounded one after another, and the columns that
+    follow compensate for each error: see `CompensatedRounding`. X are the inputs of the op in the float model, X~ those
+    in the quantized model, where all earlier ops are rounded already. Rounding begins at the least-squares solution
+    `W X X~^T (X~ X~^T)^-1` instead of W, so it also compensates for the errors of earlier ops (the aim of GPTAQ, Li et
+    al., 2025).
+
+    Scales are chosen by the same objective. Each row is rounded with its scales multiplied by 1.00, 0.95, ... 0.30, and
+    keeps the ratio whose rounded row v has the smallest `(v - w) H (v - w)^T`, H = X~ X~^T: see `narrowed_scales`. The
+    min-max scale of 2-bit codes is about twice the best one. Zero points stay. A group's scale is that of the place
+    where its weights are stored, in whatever order they are rounded. Each group of a grouped convolution has its own H.
 
     Args:
-        act_order: round the inputs of most power first, as long as all others can make good their errors; the other way
-            is in the order of storage. It costs nothing here, as scales stay where they are.
-        damping: what is added to the diagonal of the Hessian, as a part of its mean.
-        block_size: how many columns are rounded before the rest is updated; changes time, not the result.
-        inputs: `quantized`: X comes from the model as far as it is quantized; `float`: from the float model;
-            `corrected`: X~ from the one, X from the other, to minimize `||V X~ - W X||^2`: rounding begins at
-            `W X X~^T (X~ X~^T)^-1`, so that it also makes good what the ops before got wrong (an aim of GPTAQ, Li et
-            al., 2025).
+        act_order: Round the inputs with the largest mean square first, while most other columns can still compensate.
+            False rounds in storage order. Default: True.
+        damping: Added to the diagonal of H, as a fraction of its mean. Default: 0.01.
+        block_size: Number of columns that are rounded before the rest is updated. Changes time, not the result.
+            Default: 128.
+        inputs: The X and X~ of the objective. `corrected` is as above; `quantized` takes X~ for both, as published;
+            `float` takes X for both. Default: `corrected`.
     """
 
     stage: ClassVar[Stage] = Stage.ROUNDING
@@ -41,7 +48,7 @@ class Gptq(RecoveryMethod):
     act_order: bool = True
     damping: Annotated[float, Field(gt=0)] = 0.01
     block_size: Annotated[int, Field(gt=0)] = 128
-    inputs: Literal["quantized", "float", "corrected"] = "quantized"
+    inputs: Literal["quantized", "float", "corrected"] = "corrected"
 
     def obstacle(self, op: WeightedOp) -> str:
         return fixed_codes(op)
@@ -52,11 +59,16 @@ class Gptq(RecoveryMethod):
     def apply(self, model: PreparedModel, unit: str, generator: Generator) -> None:
         op = model.ops[unit]
         begin, hessian = self._problem(model, op)
-        rounded = round_compensated(begin, hessian, ElementGrid.of(op).round, self._order(hessian), self.block_size)
-        op.write_weight(op.from_matrix(rounded))
+        rounding = CompensatedRounding.of(hessian, self._order(hessian), self.block_size)
+
+        def rounded(params: QuantParams) -> Rounded:
+            return rounding(begin, ElementGrid.of(op, params).round)
+
+        op.write_params(narrowed_scales(op, lambda params: rounded(params).errors))
+        op.write_weight(op.from_matrix(rounded(op.params).values))
 
     def _problem(self, model: PreparedModel, op: WeightedOp) -> tuple[Tensor, Tensor]:
-        """The matrices that rounding begins at, and their damped Hessian."""
+        """Return the matrices that rounding begins at, and their damped Hessian."""
         weight = op.matrix(op.weight)
         if self.inputs == "corrected":
             moments = input_moments(model, op.name)
@@ -66,7 +78,7 @@ class Gptq(RecoveryMethod):
         return weight, damped(second_moment(op, calls), self.damping)
 
     def _order(self, hessian: Tensor) -> Tensor:
-        """The places of columns, [groups, inputs], in the order they are rounded."""
+        """Return the column indices of each group, [groups, inputs], in the order of rounding."""
         diagonal = hessian.diagonal(dim1=1, dim2=2)
         if self.act_order:
             return torch.argsort(diagonal, dim=1, descending=True, stable=True)
@@ -74,7 +86,7 @@ class Gptq(RecoveryMethod):
 
 
 def _corrected(weight: Tensor, moments: InputMoments, hessian: Tensor) -> Tensor:
-    """The matrices that give from quantized inputs what `weight` gives from float ones, damped towards `weight`."""
+    """Return the least-squares matrices that map quantized inputs to the float outputs, damped towards `weight`."""
     wanted = weight.double() @ (moments.cross + (hessian - moments.own))
     found: Tensor = torch.linalg.solve(hessian, wanted, left=False)
     return found.to(weight.dtype)
