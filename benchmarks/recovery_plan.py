@@ -45,6 +45,7 @@ def _in_blocks(
 
 
 LONGER = "reconstruct, 1200 steps"
+_SINGLES = ("clip", "gptq", "reconstruct")  # the strongest methods beside auto
 HQQ_AND_GPTQ = "hqq + gptq"
 
 PRECISIONS: dict[str, dict[str, Precision]] = {
@@ -52,15 +53,15 @@ PRECISIONS: dict[str, dict[str, Precision]] = {
         "w8a8": _ends_int8("w8a8", 0.1, "bias_correction", "gptq"),
         "w4a8": _ends_int8("w4a8", 0.2, "bias_correction", "gptq", "reconstruct"),
         "w4a4": _ends_int8("w4a4", 0.5),
-        "w3a3": _ends_int8("w3a3", 2.0, "gptq", "reconstruct"),
-        "w2a8": _ends_int8("w2a8", 4.0, "gptq", "reconstruct"),
+        "w3a3": _ends_int8("w3a3", 2.0, "clip", "gptq", "adaround", "reconstruct", "auto"),
+        "w2a8": _ends_int8("w2a8", 4.0, "gptq", "adaround", "reconstruct", "auto"),
     },
     "resnet32": {
         "w8a8": _ends_int8("w8a8", 0.1, "bias_correction", "gptq", "gptq + bias_correction", "reconstruct"),
         "w4a8": _ends_int8("w4a8", 0.2, "gptq", "reconstruct"),
-        "w4a4": _ends_int8("w4a4", 0.5, "reconstruct", LONGER),
-        "w3a3": _ends_int8("w3a3", 2.0, "reconstruct"),
-        "w2a8": _ends_int8("w2a8", 4.0, "reconstruct"),
+        "w4a4": _ends_int8("w4a4", 0.5, "gptq", "reconstruct", LONGER, "auto"),
+        "w3a3": _ends_int8("w3a3", 2.0, "gptq", "reconstruct", "auto"),
+        "w2a8": _ends_int8("w2a8", 4.0, "gptq", "reconstruct", "auto"),
     },
     "stories260K": {
         "w4:g32": _in_blocks("w4:g32", 0.05, ("asym",), ("awq", "hqq", "gptq", HQQ_AND_GPTQ)),
@@ -73,8 +74,10 @@ PRECISIONS: dict[str, dict[str, Precision]] = {
     },
     "minilm": {
         "w8a8": _ends_int8("w8a8", 0.3, "bias_correction", "smoothquant", "rotate"),
-        "w4a8": _ends_int8("w4a8", 0.8),
-        "w4a4": _ends_int8("w4a4", None, "bias_correction", "rotate + bias_correction"),
+        "w4a8": _ends_int8("w4a8", 0.8, "smoothquant", "rotate", "gptq", "bias_correction", "rotate + bias_correction"),
+        "w4a4": _ends_int8("w4a4", None, "bias_correction", "rotate + bias_correction", *_SINGLES, "auto"),
+        "w3a3": _ends_int8("w3a3", None, *_SINGLES, "auto"),
+        "w2a8": _ends_int8("w2a8", None, *_SINGLES, "auto"),
     },
 }
 
@@ -103,7 +106,9 @@ _FOR_IMAGES = _labelled(
 )
 METHODS: dict[str, dict[str, Sequence[str]]] = {
     "resnet20": _FOR_IMAGES,
-    "resnet32": _labelled([], ["bias_correction"], ["gptq"], ["gptq", "bias_correction"], ["reconstruct"], [LONGER]),
+    "resnet32": _labelled(
+        [], ["bias_correction"], ["gptq"], ["gptq", "bias_correction"], ["reconstruct"], [LONGER], ["auto"]
+    ),
     "stories260K": _labelled(
         [],
         ["rotate"],
@@ -120,9 +125,12 @@ METHODS: dict[str, dict[str, Sequence[str]]] = {
         [],
         ["smoothquant"],
         ["rotate"],
+        ["clip"],
         ["gptq"],
+        ["reconstruct"],
         ["bias_correction"],
         ["rotate", "bias_correction"],
+        ["auto"],
     ),
 }
 

@@ -32,6 +32,8 @@ def test_by_what_is_lost_and_by_time(network: nn.Module) -> None:
     assert _chosen(network, "w3a4", images) == ["reconstruct"]
     assert _chosen(network, "w3a4", images, minutes=1e-6) == ["gptq", "bias_correction"]
     assert _chosen(network, "w3", images) == ["gptq", "bias_correction"]
+    assert _chosen(network, "w2", images) == ["reconstruct"]
+    assert _chosen(network, "w2", images, minutes=1e-6) == ["gptq", "bias_correction"]
     assert _chosen(network, "w3", None) == ["hqq"]
     assert _chosen(network, "w8", None) == []
 
@@ -41,7 +43,7 @@ def test_more_minutes_more_steps(network: nn.Module) -> None:
     few, many = (Auto(minutes=minutes)._steps(model) for minutes in (1.0, 1000.0))
     assert few < many
     ops = list(model.state.graph)
-    forward = 32 * sum(op.macs for op in ops) / 2e10 + 5e-5 * len(ops)
+    forward = 32 * sum(op.macs for op in ops) / 4e10 + 5e-5 * len(ops)
     assert few == int(60 / (6 * forward))  # and nothing that a clock said
     assert Auto(minutes=5000.0).chosen(model) == [Reconstruct(steps=2000, unsupported="skip")]
 

@@ -12,27 +12,30 @@ from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.registry import as_methods, register_algorithm
 from subbyte.errors import RecoveryError
 
-ENOUGH = 30.0  # dB of a weight or an input: seven bits and more give that
-OUTLIERS = 20.0  # times the typical channel
-_STEP_COST = 6.0  # a step of learning beside a forward of as many samples, over all blocks
-_SPEED = 2e10  # multiply-accumulates a second, of two cores
-_CALL = 5e-5  # seconds that an op takes however small it is
+ENOUGH = 30.0  # dB; a weight or an input of seven bits or more reaches this SQNR
+POOR = 10.0  # dB; a weight of two bits, and of three bits with one scale per channel, stays below this SQNR
+OUTLIERS = 20.0  # largest channel over the median channel
+_STEP_COST = 6.0  # time of a learning step of all blocks over the time of a forward with as many samples
+_SPEED = 4e10  # multiply-accumulates per second of two cores
+_CALL = 5e-5  # seconds per call of an op, however small
 _LEAST_STEPS, _MOST_STEPS = 100, 2000
 
 
 @register_algorithm("auto")
 class Auto(RecoveryMethod):
-    """Choose methods and their effort.
+    """Choose recovery methods and their effort.
 
-    * `smoothquant`, where static inputs of linear maps have channels far beyond the others and something before them
-      can take the factor;
-    * where weights or inputs lose much: `reconstruct` with as many steps as the time allows; `gptq` where that is too
-      few, or activations stay float; `hqq` without data;
-    * `bias_correction` where there is data and nothing was reconstructed.
+    * `smoothquant` if static inputs of linear layers have channels far beyond the others, and an op before them can
+      take the factor.
+    * If weights or inputs lose much (SQNR below 30 dB): `reconstruct` with as many steps as the time allows. `gptq` if
+      that is below 100 steps, or if activations stay float and every weight keeps an SQNR of at least 10 dB. `hqq`
+      without data.
+    * `bias_correction` if there is data and nothing was reconstructed.
 
     Args:
-        minutes: that the chosen methods may take, as estimated by the ops of a forward and their multiply-accumulates,
-            20 billion of which count as a second: so that a request gives the same model on every machine.
+        minutes: Time that the chosen methods may take on two cores. Default: 5. It is estimated from the number of ops
+            and their multiply-accumulates, at 40 billion per second, so a request gives the same model on every
+            machine.
     """
 
     stage: ClassVar[Stage] = Stage.FLOAT
@@ -50,7 +53,8 @@ class Auto(RecoveryMethod):
     def _choose(self, model: PreparedModel) -> Iterator[tuple[str, dict[str, Any]]]:
         if not (model.ops or model.projections):
             raise RecoveryError("recovery method 'auto': the model has no quantized weight")
-        loses = min([*model.state.weight_sqnr.values(), *model.state.activation_sqnr.values()]) < ENOUGH
+        worst = min([*model.state.weight_sqnr.values(), *model.state.activation_sqnr.values()])
+        loses = worst < ENOUGH
         if not model.batches:
             if loses:
                 yield "hqq", {}
@@ -58,15 +62,16 @@ class Auto(RecoveryMethod):
         if model.input_quantizers and _has_outliers(model):
             yield "smoothquant", {}
         steps = self._steps(model)
-        if loses and model.input_quantizers and steps >= _LEAST_STEPS:
+        learns = worst < (ENOUGH if model.input_quantizers else POOR)
+        if learns and steps >= _LEAST_STEPS:
             yield "reconstruct", {"steps": min(steps, _MOST_STEPS)}
             return
         if loses:
-            yield "gptq", {"inputs": "corrected"}
+            yield "gptq", {}
         yield "bias_correction", {}
 
     def _steps(self, model: PreparedModel) -> int:
-        """How many steps of reconstruction the time allows."""
+        """Return how many steps of reconstruction the time allows."""
         ops = list(model.state.graph)
         seconds = 32 * sum(op.macs for op in ops) / _SPEED + _CALL * len(ops)
         return int(60 * self.minutes / (seconds * _STEP_COST))
