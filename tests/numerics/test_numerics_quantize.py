@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from subbyte.calibration import calibrate_tensor
 from subbyte.dtypes import registered_dtypes
-from subbyte.errors import ConfigError
+from subbyte.errors import CalibrationError, ConfigError
 from subbyte.numerics import code_dtype, dequantize, fake_quantize, quantize
 from subbyte.spec import QuantParams, TensorSpec
 
@@ -38,7 +38,12 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
 @settings(deadline=None, max_examples=300)
 @given(tensors(), specs())
 def test_what_holds_for_every_spec(x: torch.Tensor, spec: TensorSpec) -> None:
-    params = calibrate_tensor(x, spec)
+    try:
+        params = calibrate_tensor(x, spec)
+    except CalibrationError as error:
+        if "use scale_format bf16 or fp32" not in str(error):
+            raise
+        reject()  # the values are too small or too large for a scale in fp16
     codes = quantize(x, params, spec)
     values = dequantize(codes, params, spec)
     assert (codes.shape, codes.dtype) == (x.shape, code_dtype(spec))

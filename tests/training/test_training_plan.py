@@ -25,7 +25,7 @@ from subbyte.training.optimizers import lr_schedule_of, optimizer_of
         ({"epochs": 1, "stages": [{"at": 1.0, "config": "w4a4"}]}, "stages.0.at: input should be less than 1"),
         ({"epochs": 1, "stages": [{"at": 0.5}]}, "stages.0.config: it is missing"),
         ({"epochs": 1, "stages": [{"at": 0.5, "confg": 1}]}, "unknown key 'confg'; did you mean 'config'"),
-        ({"epochs": 1, "stages": [{"at": 0.5, "config": 4}]}, "a request is a shorthand"),
+        ({"epochs": 1, "stages": [{"at": 0.5, "config": 4}]}, "a request is 'default', a shorthand"),
         (
             {"epochs": 1, "stages": [{"at": 0.5, "config": "w4a4"}, {"at": 0.5, "config": "w2a2"}]},
             "each begins later than the one before",

@@ -100,10 +100,12 @@ def test_where_scales_begin(start: str | None) -> None:
 
 def test_recovery_is_a_start() -> None:
     model = _prepared("w3a3", recover=["gptq"])
-    assert torch.equal(
-        model.head.weight_quantizer.scale,
-        subbyte.prepare(randomized(SharedNet()), "w3a3", X).head.weight_quantizer.scale,
+    found, wanted = (
+        each.head.weight_quantizer.scale
+        for each in (model, subbyte.prepare(randomized(SharedNet()), "w3a3", X, recover=["gptq"]))
     )
+    assert torch.equal(found, wanted)
+    assert not torch.equal(found, _prepared("w3a3").head.weight_quantizer.scale)
     assert not model.training
     assert subbyte.prepare_qat(randomized(SharedNet()).train(), "w3a3", X, recover=["gptq"]).training
 
@@ -131,6 +133,7 @@ def test_what_a_capability_lists_for_training(tmp_path: Path) -> None:
     path.write_text(
         f"capabilities:\n  low: {{static: {{Linear: {{weight: {tensor}, activation: {tensor}}}}},"
         f" quant_aware: {{Linear: {{weight: {other}, activation: {other}}}}}}}\n"
+        "  fp32: [Conv2d, add]\n"
     )
     model = subbyte.prepare_qat(randomized(SharedNet()), {}, X, capability=path)
     assert model.head.weight_spec.dtype.name == "int3"

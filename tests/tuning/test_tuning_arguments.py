@@ -45,7 +45,7 @@ def never(model: nn.Module) -> float:
         ({"max_loss": 5.0}, "max_loss=5 would let more than all of the metric be lost.*five percent"),
         ({"study": 5}, "study is a name, not 5"),
         ({"strategy": ["tpe"]}, "strategy is the name of one"),
-        ({"storage": ""}, "storage is a file"),
+        ({"storage": ""}, "storage must be a file"),
         ({"storage": "/"}, "storage / is a folder"),
         ({"storage": "postgresql://me:secret@localhost/x"}, r"postgresql://me:\*\*\*@localhost/x cannot be opened"),
         ({"recover": "batch_norm"}, "the model has no BatchNorm"),

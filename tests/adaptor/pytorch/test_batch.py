@@ -87,6 +87,12 @@ def test_calls_refuse_a_tuple_of_tensors_as_data(run: Any) -> None:
         run(nn.Linear(3, 2), "w4a8", (X, MASK))
 
 
+def test_parts_of_one_tensor_are_batches() -> None:
+    assert [batch.samples for batch in batches(torch.randn(10, 3).split(4))] == [4, 4, 2]
+    with pytest.raises(CalibrationError, match="tuple of 2 tensors"):
+        list(batches((X, X.clone())))
+
+
 def test_fit_refuses_a_tuple_of_tensors_as_data() -> None:
     with pytest.raises(CalibrationError, match=r"tuple of 2 tensors"):
         subbyte.quantization.fit(nn.Linear(3, 2), subbyte.PostTrainingQuantConfig(), (X, MASK))

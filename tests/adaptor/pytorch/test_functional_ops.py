@@ -212,7 +212,7 @@ def test_a_long_matmul_is_exact_above_the_range_of_fp32() -> None:
         for layer in (model.a, model.b):
             layer.weight.copy_(torch.rand(layer.weight.shape, generator=torch.Generator().manual_seed(0)) + 1)
             layer.bias.fill_(9)
-    ready = subbyte.prepare(model, "w8a8", x)
+    ready = subbyte.prepare(model, "w8a8", x, batch_size=len(x))
     state, captured = ready.subbyte_state, []
     for module in (ready.a, ready.b):
         module.register_forward_hook(lambda m, i, o: captured.append(o.clone()))

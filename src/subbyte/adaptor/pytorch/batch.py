@@ -145,6 +145,7 @@ def check_data(data: Any) -> None:
     """Raise CalibrationError if `data` is neither a tensor nor an iterable of batches.
 
     A tuple of tensors is refused, although it can be iterated: as a batch it would be the arguments of one forward.
+    Parts of one tensor, such as `images.split(128)` gives, are batches.
     """
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         raise CalibrationError(
@@ -156,13 +157,17 @@ def check_data(data: Any) -> None:
             f"calibration data is a tensor or an iterable of batches, not a {type(data).__name__}; "
             "put a single batch in a list"
         )
-    if isinstance(data, tuple) and len(data) > 1 and all(isinstance(each, Tensor) for each in data):
+    if isinstance(data, tuple) and all(isinstance(each, Tensor) for each in data) and not _are_parts_of_one(data):
         shapes = ", ".join(str(tuple(each.shape)) for each in data)
         raise CalibrationError(
             f"calibration data is a tuple of {len(data)} tensors of shapes {shapes}, which may be the arguments of one "
             "forward or several batches; give data=[(x, y)] for one batch with several arguments, data=[x] for inputs "
             "without their labels, or a list for several batches"
         )
+
+
+def _are_parts_of_one(tensors: tuple[Tensor, ...]) -> bool:
+    return len({tensor.untyped_storage().data_ptr() for tensor in tensors}) <= 1
 
 
 def batches(data: Any, limit: int | None = None) -> Iterator[Batch]:

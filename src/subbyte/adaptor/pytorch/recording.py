@@ -126,7 +126,7 @@ class FoundLater:
         """The capability is not kept with the model."""
 
     def __call__(self, ops: Sequence[OpInfo], /) -> TuneConfig:
-        return TuneConfig({op.key: self.by_type[op.type] for op in ops if op.type in self.by_type})
+        return TuneConfig({op.key: self.by_type[op.type] for op in ops if op.quantizable and op.type in self.by_type})
 
     def before_first(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the model's first forward and quantize the functional ops on it."""
