@@ -16,6 +16,7 @@ from subbyte.cli.digits import load_digits, trained_network
 
 WIDTHS = (8, 6, 5, 4, 3, 2)
 METHODS = ("minmax", "mse", "percentile", "kl")
+OPS = "Conv2d|Linear|matmul|scaled_dot_product_attention"  # that the shorthand speaks of
 NETWORKS = ("resnet20", "resnet32", "stories260K", "minilm", "digits")
 CALIBRATION_BATCHES, TEST_SAMPLES = 4, 1000
 SEED = 0
@@ -46,12 +47,10 @@ def main() -> None:
 
 def _prepared(network: Network, tensor: str, bits: int, method: str) -> nn.Module:
     weight, activation = (8, bits) if tensor == "activation" else (bits, 8)
-    types = {type(module).__name__ for module in network.model.modules()}
     others = {"weight": "activation", "activation": "weight"}
-    own = {tensor: {"algorithm": [method]}, others[tensor]: {"algorithm": ["minmax"]}}
-    present = {name: own for name in ("Conv2d", "Linear") if name in types}
+    methods = {tensor: {"algorithm": [method]}, others[tensor]: {"algorithm": ["minmax"]}}
     return subbyte.prepare(
-        network.model, {"precision": f"w{weight}a{activation}", "op_type_dict": present}, network.calibration
+        network.model, {"precision": f"w{weight}a{activation}", "op_type_dict": {OPS: methods}}, network.calibration
     )
 
 

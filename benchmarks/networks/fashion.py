@@ -39,7 +39,7 @@ def untrained(data: Path, *, for_signs: bool, quick: bool, seed: int) -> Network
         model,
         TOP1,
         data=f"{len(test):,} test images to judge (Fashion-MNIST)",
-        calibration=normalized(images[chosen]).split(_IN_A_BATCH),
+        calibration=list(normalized(images[chosen]).split(_IN_A_BATCH)),
         test=list(zip(normalized(test).split(_IN_A_BATCH), labels.split(_IN_A_BATCH), strict=True)),
     )
 

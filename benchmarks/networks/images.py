@@ -38,7 +38,7 @@ def _resnet(name: str, data: Path, quick: bool, seed: int) -> Network:
         TOP1,
         data=f"{len(chosen):,} unlabelled training images to calibrate, {len(judged):,} test images to judge "
         "(CIFAR-10 from JPEG files)",
-        calibration=train.read(chosen)[0].split(_IN_A_BATCH),
+        calibration=list(train.read(chosen)[0].split(_IN_A_BATCH)),
         test=list(zip(images.split(_IN_A_BATCH), labels.split(_IN_A_BATCH), strict=True)),
     )
 

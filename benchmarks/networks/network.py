@@ -29,7 +29,7 @@ class Network:
     model: nn.Module
     metric: Metric
     data: str
-    calibration: Sequence[Any]
+    calibration: list[Any]
     test: Sequence[tuple[Any, Tensor]]
 
 
