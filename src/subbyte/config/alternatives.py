@@ -15,8 +15,6 @@ from subbyte.spec import OpConfig, OpInfo, OpKey, TensorSpec, TuneConfig
 
 _SOURCE = "tuning"
 _NARROWEST = 2  # bits of the integers that are tried unasked
-_NARROW = 8  # bits below which the whole range of values is too much
-_CLOSEST = "mse"
 
 Alternatives = dict[OpKey, tuple[OpConfig, ...]]
 
@@ -27,8 +25,8 @@ def alternatives(
     """The configurations that each op may have.
 
     What a request states of an op, by type, name or position, are its alternatives. Where it states no data type, they
-    are the integers of two to eight bits that the capability lists, each as the default of a section, but with ranges
-    of least squared error below eight bits where it lists that; the global precision is the narrowest of them.
+    are the integers of two to eight bits that the capability lists, each as the default of a section, but with the
+    calibration method that suits its width where the capability lists that; the global precision is the narrowest.
     Each float type that the capability lists is one more, unless a constraint, a position or the op's name decide.
 
     Args:
@@ -75,30 +73,12 @@ def _in_mode(table: Table, merged: Wishes) -> Iterable[OpConfig]:
     choices = {f"{tensor}.dtype": _types(table, tensor, wished.get(f"{tensor}.dtype")) for tensor in _tensors(table)}
     choices |= {name: wish.values for name, wish in wished.items() if name not in choices}
     for values in product(*choices.values()):
-        one = {name: Asked((value,), _SOURCE, True) for name, value in zip(choices, values, strict=True)}
-        closest = _closest_ranges(table, one)
-        for fields in (one | closest, one) if closest else (one,):
-            try:
-                section, trial = choose_section(table, fields)
-                yield build_config(table, section, trial)[0]
-                break
-            except ConfigError:
-                continue  # no section has all of this: it is not one of the alternatives
-
-
-def _closest_ranges(table: Table, fields: Wishes) -> Wishes:
-    """For narrow types of which no algorithm is asked the one that is closest to the float values."""
-    narrow = [tensor for tensor in _tensors(table) if _is_narrow(fields[f"{tensor}.dtype"])]
-    names = [f"{tensor}.algorithm" for tensor in narrow if f"{tensor}.algorithm" not in fields]
-    return {name: Asked((_CLOSEST,), _SOURCE, True) for name in names if _is_listed(table, name, _CLOSEST)}
-
-
-def _is_narrow(types: Asked) -> bool:
-    return types.values[0] in registered_dtypes() and dtype(types.values[0]).bits < _NARROW
-
-
-def _is_listed(table: Table, name: str, value: str) -> bool:
-    return any(table.allows(entry, name, value) for entry in table.entries.values())
+        one = {name: Asked((value,), _SOURCE, True, by_width=True) for name, value in zip(choices, values, strict=True)}
+        try:
+            section, trial = choose_section(table, one)
+            yield build_config(table, section, trial)[0]
+        except ConfigError:
+            continue  # no section has all of this: it is not one of the alternatives
 
 
 def _tensors(table: Table) -> list[str]:

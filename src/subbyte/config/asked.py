@@ -1,7 +1,7 @@
 """What is asked of one op, once its rules lie over each other."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from subbyte.capability import ANY, DEFAULT, TENSORS, Capability, OpCapability
 from subbyte.config.fields import Values
@@ -13,11 +13,15 @@ from subbyte.spec import OpInfo, QuantMode
 
 @dataclass(frozen=True)
 class Asked:
-    """The alternatives for one field, the rule that named them, and whether that rule insists."""
+    """The alternatives for one field, the rule that named them, and whether that rule insists.
+
+    Where `by_width` is true, a data type among the values brings the calibration method that suits its width.
+    """
 
     values: Values
     source: str
     insists: bool
+    by_width: bool = False
 
 
 Wishes = dict[str, Asked]
@@ -82,7 +86,7 @@ def _said(rule: Rule, op: OpInfo, mode: QuantMode, capability: Capability) -> Wi
         if tensor == "weight" and op.role != "weighted":
             raise ConfigError(f"{_shown(op)}: {rule.source} asks for a weight, and the op has none")
         fields[name] = values
-    return {name: Asked(values, rule.source, _insists(rule, op)) for name, values in fields.items()}
+    return {name: Asked(values, rule.source, _insists(rule, op), rule.by_width) for name, values in fields.items()}
 
 
 def _of_section(entry: OpCapability | None) -> dict[str, Values]:
@@ -111,7 +115,7 @@ def _agreed(requested: Wishes, constrained: Wishes, op: OpInfo) -> Wishes:
                 f"{constraint.source} asks for {_alternatives(constraint.values)}; change one of the two"
             )
         narrowed = "" if common == asked.values else f", narrowed by {constraint.source}"
-        agreed[name] = Asked(common, asked.source + narrowed, asked.insists)
+        agreed[name] = replace(asked, values=common, source=asked.source + narrowed)
     return agreed
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from subbyte.calibration import algorithm_of
 from subbyte.capability import ANY, FIELDS, TENSORS, Capability, OpCapability, TensorCapability
 from subbyte.config.asked import Asked, Wishes
+from subbyte.config.methods import method_by_width
 from subbyte.dtypes import dtype
 from subbyte.errors import ConfigError, SubbyteError, listing, nearest
 from subbyte.numerics import scheme_of
@@ -92,7 +93,7 @@ def choose_section(table: Table, asked: Wishes) -> tuple[str, Wishes]:
     for value in fields[lead].values if lead else (None,):
         trial = fields
         if lead is not None:
-            trial = fields | {lead: Asked((value,), fields[lead].source, fields[lead].insists)}
+            trial = fields | {lead: replace(fields[lead], values=(value,))}
         trial = _with_default_types(table, trial)
         candidates = [section for section, entry in table.entries.items() if _serves(table, entry, trial)]
         if pinned is not None and pinned not in candidates and _insists_on(asked["section"], lead, asked):
@@ -154,7 +155,8 @@ def build_config(table: Table, section: str, asked: Mapping[str, Any]) -> tuple[
     """What an op gets of a section: the fields that are asked, the others at their defaults.
 
     The default algorithm is the first of the list; but a dtype that is not the first of its own list
-    brings the algorithm that its data type names (bint1: mean_abs), where the list has it.
+    brings the algorithm that its data type names (bint1: mean_abs), where the list has it. A dtype of a shorthand
+    replaces `minmax` by the method that suits its width, where the list has that.
 
     Raises:
         ConfigError: the fields contradict each other.
@@ -196,7 +198,18 @@ def _tensor_fields(
     takes_own = fields["dtype"] != lists.dtype[0] and f"{tensor}.algorithm" not in asked
     if takes_own and own != fields["algorithm"] and table.allows(entry, f"{tensor}.algorithm", own):
         fields["algorithm"], origin["algorithm"] = own, f"data type {fields['dtype']}"
+    suited = _method_by_width(table, tensor, fields, asked)
+    if suited is not None and table.allows(entry, f"{tensor}.algorithm", suited):
+        fields["algorithm"], origin["algorithm"] = suited, f"width of {fields['dtype']} (instead of minmax)"
     return fields, origin
+
+
+def _method_by_width(table: Table, tensor: str, fields: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
+    """The calibration method that takes the place of `minmax`, which nothing asks for."""
+    wish = asked.get(f"{tensor}.dtype")
+    if wish is None or not wish.by_width or f"{tensor}.algorithm" in asked or fields["algorithm"] != "minmax":
+        return None
+    return method_by_width(tensor, dtype(fields["dtype"]), table.mode)
 
 
 def _refusal(table: Table, asked: Wishes) -> ConfigError:
