@@ -32,8 +32,8 @@ def main() -> None:
     network = networks.load(options.network, options.data, quick=options.quick)
     report = Report(f"reconfigure_{network.name}", f"Reconfiguring prepared {network.name}", quick=options.quick)
     calibration = network.calibration
-    narrow = subbyte.prepare(network.model, "w4a4", calibration)
-    wide = subbyte.prepare(network.model, "w8a8", calibration)
+    narrow = subbyte.prepare(network.model, "w4a4:minmax", calibration)
+    wide = subbyte.prepare(network.model, "w8a8:minmax", calibration)
     to_narrow, to_wide = list(_changes(narrow, 4)), list(_changes(narrow, 8))
     _check(narrow, wide, to_wide, network.test[0][0])
     rounds = 20 if options.quick else 500

@@ -45,7 +45,7 @@ class Case:
 
 
 def _image_weights(bits: int) -> Case:
-    config = PostTrainingQuantConfig(precision=f"w{bits}", op_name_dict={"conv1": "w8", "linear": "w8"})
+    config = PostTrainingQuantConfig(precision=f"w{bits}:minmax", op_name_dict={"conv1": "w8", "linear": "w8"})
     methods = {OWN: [NONE, "gptq"], "Brevitas": [NONE, "gptq", "gptq, scales not fixed"]}
     title = f"weights of {bits} bits, sym, one scale for each output; first and last 8 bits; activations float"
     return Case("resnet20", title, Setting(bits, wide=("conv1", "linear")), config, methods)
@@ -56,14 +56,14 @@ def _image_activations(bits: int) -> Case:
         OWN: [NONE, "bias_correction"],
         "NNCF": [NONE, "bias correction, fast", "bias correction, full"],
     }
-    config = PostTrainingQuantConfig(precision=f"w{bits}a8")
+    config = PostTrainingQuantConfig(precision=f"w{bits}a8:minmax")
     title = f"weights of {bits} bits, activations of 8, first and last layer like the rest"
     return Case("resnet20", title, Setting(bits, activation_bits=8), config, methods)
 
 
 def _llama_weights(bits: int) -> Case:
     config = PostTrainingQuantConfig(
-        precision=f"w{bits}:g32",
+        precision=f"w{bits}:g32:minmax",
         op_type_dict={"Embedding": "fp32", "Linear": {"weight": {"scheme": ["asym"]}}},
         op_name_dict={"head": "fp32"},
     )

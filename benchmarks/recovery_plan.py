@@ -29,7 +29,7 @@ class Precision:
 
 
 def _ends_int8(shorthand: str, loss: float | None, *methods: str) -> Precision:
-    config = PostTrainingQuantConfig(precision=shorthand, first_last="int8")
+    config = PostTrainingQuantConfig(precision=f"{shorthand}:minmax", first_last="int8")
     return Precision(config, loss, "first and last layer int8", methods)
 
 
@@ -66,7 +66,7 @@ PRECISIONS: dict[str, dict[str, Precision]] = {
     "stories260K": {
         "w4:g32": _in_blocks("w4:g32", 0.05, ("asym",), ("awq", "hqq", "gptq", HQQ_AND_GPTQ)),
         "w3:g32": _in_blocks("w3:g32", 0.30, ("asym",)),
-        "w2:g32": _in_blocks("w2:g32", None, ("asym",), ("gptq", "reconstruct", HQQ_AND_GPTQ)),
+        "w2:g32": _in_blocks("w2:g32:minmax", None, ("asym",), ("gptq", "reconstruct", HQQ_AND_GPTQ)),
         "wternary:g32": _in_blocks("wternary:g32", None, methods=("gptq", "reconstruct")),
         "w4:g32:all": Precision(
             PostTrainingQuantConfig(precision="w4:g32"), None, "embedding and head too, sym", ("hqq", HQQ_AND_GPTQ)

@@ -76,14 +76,15 @@ def test_what_a_request_names_are_the_alternatives(built_in: Capability) -> None
     assert len(of(built_in, "last", op_type_dict=asked)) == 50
 
 
-def test_narrow_types_have_the_ranges_of_least_error_unasked(built_in: Capability, chip: Capability) -> None:
+def test_narrow_types_have_the_method_of_their_width(built_in: Capability, chip: Capability) -> None:
     for text in of(built_in, "conv")[:-1]:
-        for tensor in text.removeprefix("w:").split("a:"):
-            assert ("mse" in tensor) == ("int8" not in tensor)
+        weight, _, activation = text.removeprefix("w:").partition(" a:")
+        assert ("mse" in weight) == ("int2" in weight)
+        assert ("mse" in activation) == ("uint8" not in activation)
     (narrow,) = [text for text in of(chip, "conv") if "int4" in text]
     assert "mse" not in narrow  # the chip has none
-    asked = {"Conv2d": {"weight": {"algorithm": "minmax"}}}
-    assert not any("mse" in text.partition("a:")[0] for text in of(built_in, "conv", op_type_dict=asked))
+    asked = {"Conv2d": {"activation": {"algorithm": "minmax"}}}
+    assert not any("mse" in text.partition(" a:")[2] for text in of(built_in, "conv", op_type_dict=asked))
 
 
 def test_the_global_precision_is_the_narrowest(built_in: Capability) -> None:
