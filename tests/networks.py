@@ -150,7 +150,7 @@ def seeded(shape: tuple[int, ...], seed: int = 0) -> Tensor:
 
 
 def tiny_transformer(name: str) -> nn.Module:
-    """A randomly initialised `bert`, `gpt2` or `llama` with 64 tokens, in eval()."""
+    """A randomly initialised `bert`, `gpt2`, `llama` or `mamba` (large weights) with 64 tokens, in eval()."""
     transformers = pytest.importorskip("transformers")
     size: dict[str, Any] = {"vocab_size": 64}
     common = {
@@ -165,6 +165,11 @@ def tiny_transformer(name: str) -> nn.Module:
             **size, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=1, eos_token_id=2
         )
         model = transformers.GPT2LMHeadModel(config)
+    elif name == "mamba":
+        config = transformers.MambaConfig(
+            **size, hidden_size=32, num_hidden_layers=1, initializer_range=1.0, use_cache=False
+        )
+        model = transformers.MambaForCausalLM(config)
     else:
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**size, **common, num_key_value_heads=2))
     return model.eval()

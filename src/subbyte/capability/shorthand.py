@@ -28,7 +28,7 @@ class Shorthand:
         activation: name of a data type; None is weight-only.
         dynamic: activations get their range at each forward.
         group_size: of the weight's groups along the input channels; None is the default granularity.
-        algorithm: how ranges are found; None is the default.
+        algorithm: how ranges are found; None is the default of the width.
     """
 
     text: str
@@ -68,7 +68,8 @@ def parse_shorthand(text: str) -> Shorthand:
     """Read `w4`, `w4a8:dynamic:g128`, `wnf4`, `wbint1a8`, `w4a4:mse`.
 
     `wN` is intN, `aN` uintN; `w1` and `a1` are bint1. Type names match the registered data types, longest first.
-    What a shorthand does not say, such as the scheme, is the first choice of the capability.
+    What a shorthand does not say, such as the scheme, is the first choice of the capability; the calibration method
+    depends on the width as well.
 
     Raises:
         ConfigError: it does not follow the grammar; the message says where.
