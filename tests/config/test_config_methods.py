@@ -20,15 +20,19 @@ def methods(request: Any, capability: Capability = CPU, op: OpInfo = FC) -> tupl
     return tuple(spec.algorithm if spec else None for spec in (config.weight, config.activation))
 
 
-def limited(weight: list[str], activation: list[str]) -> Capability:
-    """A chip of four bits that lists these calibration methods."""
+def linear(weight: list[str], activation: list[str]) -> dict[str, Any]:
+    """A section of four bits that lists these calibration methods."""
     common = {"scheme": ["sym"], "granularity": ["per_tensor"]}
     tensors = {
         "weight": common | {"dtype": ["int4", "int2"], "algorithm": weight},
         "activation": common | {"dtype": ["uint4"], "algorithm": activation},
     }
-    sections = {"int4": {"static": {"Linear": tensors}}, "fp32": ["*"]}
-    return load_capability({"default": "int4", "capabilities": sections})
+    return {"static": {"Linear": tensors}}
+
+
+def limited(weight: list[str], activation: list[str]) -> Capability:
+    """A chip of one such section."""
+    return load_capability({"default": "int4", "capabilities": {"int4": linear(weight, activation), "fp32": ["*"]}})
 
 
 @pytest.mark.parametrize("bits", range(2, 9))
@@ -82,6 +86,13 @@ def test_capability_without_the_method_keeps_its_first_choice() -> None:
     assert methods("w2a4", limited(["minmax", "mse"], ["minmax", "kl"])) == ("mse", "minmax")
     assert methods("w2a4", limited(["percentile", "mse"], ["kl", "mse", "minmax"])) == ("percentile", "kl")
     assert methods("w4a4:minmax", limited(["minmax"], ["kl", "minmax"])) == ("minmax", "minmax")
+
+
+def test_sections_that_differ_in_the_method_alone_are_not_ambiguous() -> None:
+    sections = {"one": linear(["minmax"], ["minmax", "mse"]), "two": linear(["minmax"], ["minmax"])}
+    wide = {"static": {"Conv2d": linear(["minmax"], ["minmax"])["static"]["Linear"]}}
+    chip = load_capability({"default": "wide", "capabilities": sections | {"wide": wide, "fp32": ["*"]}})
+    assert methods("w4a4", chip) == ("minmax", "mse")
 
 
 def test_own_method_of_a_data_type_is_kept() -> None:

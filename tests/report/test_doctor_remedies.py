@@ -82,6 +82,8 @@ def test_a_range_below_the_data() -> None:
     assert "clip" in first({}, {"saturation": 0.05}, **BY_INPUT)
     assert first({"saturation": 0.05}, {}) == ("minmax",)
     assert "minmax" not in first({"saturation": 0.05, "bits": 2}, {})  # ternary weights clip by choice
+    assert "minmax" not in first({}, {"saturation": 0.02, "bits": 2}, **BY_INPUT)  # as `mse` does
+    assert "minmax" in first({}, {"saturation": 0.02, "bits": 3}, **BY_INPUT)
 
 
 def test_a_few_large_inputs() -> None:

@@ -140,7 +140,8 @@ def _has_defaults(table: Table, entry: OpCapability, fields: Wishes) -> bool:
 
 
 def _unanimous(table: Table, candidates: list[str], fields: Wishes) -> str:
-    configs = [build_config(table, section, fields)[0] for section in candidates]
+    stated = {name: replace(wish, by_width=False) for name, wish in fields.items()}  # a method by width is no request
+    configs = [build_config(table, section, stated)[0] for section in candidates]
     if any(config != configs[0] for config in configs):
         asked = ", ".join(f"{name} {'/'.join(map(str, wish.values))}" for name, wish in fields.items())
         raise ConfigError(
