@@ -10,9 +10,10 @@ from subbyte.adaptor import OutputError, Recover, TunableModel
 from subbyte.spec import OpInfo, OpKey
 from subbyte.tuning.accuracy import Accuracy
 from subbyte.tuning.candidate import Candidate
+from subbyte.tuning.ladder import FLOAT_BITS, bits
 from subbyte.tuning.objective import objective_of, read_goal
 from subbyte.tuning.search import Proposals, Search
-from subbyte.tuning.space import FLOAT_BITS, TuningSpace, bits
+from subbyte.tuning.space import TuningSpace
 from subbyte.tuning.trial import Trial
 
 

@@ -14,8 +14,8 @@ from subbyte import TuneConfig
 from subbyte.cli.digits import DigitNet
 from subbyte.errors import TuningError
 from subbyte.tuning.budget import check_budgets
+from subbyte.tuning.ladder import bits
 from subbyte.tuning.search import Search
-from subbyte.tuning.space import bits
 from subbyte.tuning.strategies import registered_strategies, strategy_of
 from subbyte.tuning.trial import Trial, best_of
 

@@ -11,8 +11,9 @@ from subbyte import OpConfig
 from subbyte.errors import TuningError
 from subbyte.tuning import registered_strategies
 from subbyte.tuning.candidate import Candidate
+from subbyte.tuning.ladder import bits
 from subbyte.tuning.search import Proposals, Search
-from subbyte.tuning.space import TuningSpace, bits
+from subbyte.tuning.space import TuningSpace
 from subbyte.tuning.strategies import register_strategy, strategy_of
 from subbyte.tuning.strategies.path import _between
 from subbyte.tuning.strategies.steps import model_wise, op_type_wise, op_wise

@@ -65,6 +65,10 @@ class TunableModel(ABC):
         """
         raise TuningError(f"{type(self).__name__} measures no latency; choose another objective")
 
+    def latency_spread(self, key: OpKey, config: OpConfig, samples: int = 1) -> float:
+        """Return the standard error, in seconds, of what one op adds to `latency`; 0 if it is exact."""
+        return 0.0
+
     def measured_latency(self, model: Any, samples: int = 1) -> float:
         """The same of a model as a whole, float or converted.
 

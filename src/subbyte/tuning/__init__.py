@@ -4,13 +4,13 @@ from subbyte.tuning.accuracy import Accuracy
 from subbyte.tuning.candidate import Candidate
 from subbyte.tuning.distributed import Ray, Shared, distribution_of
 from subbyte.tuning.early_stopping import EarlyStopping, early_stopping_of
+from subbyte.tuning.ladder import LeftOut, width
 from subbyte.tuning.measured import Measured
 from subbyte.tuning.objective import Goal, Latency, Objective, objective_of, read_goal, register_objective
 from subbyte.tuning.pareto import pareto
 from subbyte.tuning.result import TuneResult, Wanted, check_report_path, register_report, tuning_result
 from subbyte.tuning.run import Limits
 from subbyte.tuning.search import Proposals, Search
-from subbyte.tuning.space import width
 from subbyte.tuning.storage import DEFAULT_FILE
 from subbyte.tuning.strategies import register_strategy, registered_strategies, strategy_of
 from subbyte.tuning.study import best_configuration
@@ -24,6 +24,7 @@ __all__ = [
     "EarlyStopping",
     "Goal",
     "Latency",
+    "LeftOut",
     "Limits",
     "Measured",
     "Objective",

@@ -8,7 +8,7 @@ from typing import Any
 
 from subbyte.adaptor import TunableModel
 from subbyte.errors import TuningError, nearest
-from subbyte.spec import TuneConfig
+from subbyte.spec import OpConfig, OpKey, TuneConfig
 
 _ALIASES = {"modelsize": "size", "performance": "latency"}  # Intel Neural Compressor's names
 
@@ -27,6 +27,15 @@ class Objective(ABC):
     @abstractmethod
     def of(self, model: TunableModel, config: TuneConfig) -> float:
         """What the model would cost in this configuration."""
+
+    def spread(self, model: TunableModel, key: OpKey, config: OpConfig) -> float:
+        """Return the standard error of what one op adds to `of`, where that is measured; 0 where it is exact.
+
+        Args:
+            model: that trials run on.
+            key, config: of the op.
+        """
+        return 0.0
 
     def measured(self, model: TunableModel, whole: Any) -> float | None:
         """What a whole model costs, float or converted, where `of` predicts that; None where `of` is exact.
@@ -100,6 +109,9 @@ class Latency(Objective):
     def of(self, model: TunableModel, config: TuneConfig) -> float:
         return model.latency(config, self.samples)
 
+    def spread(self, model: TunableModel, key: OpKey, config: OpConfig) -> float:
+        return model.latency_spread(key, config, self.samples)
+
     def measured(self, model: TunableModel, whole: Any) -> float:
         return model.measured_latency(whole, self.samples)
 
@@ -138,6 +150,12 @@ class Goal:
         if len(self.weights) == 1:
             return values[next(iter(self.weights))]
         return sum(weight * values[name] / (of_float[name] or 1) for name, weight in self.weights.items())
+
+    def spread(self, spreads: Mapping[str, float], of_float: Mapping[str, float]) -> float:
+        """Return the standard error of the weighted sum, from those of its figures."""
+        if len(self.weights) == 1:
+            return spreads[next(iter(self.weights))]
+        return math.hypot(*(weight * spreads[name] / (of_float[name] or 1) for name, weight in self.weights.items()))
 
     def within(self, values: Mapping[str, float]) -> bool:
         """Whether every budget is kept."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from math import hypot
 from typing import Any
 
 from subbyte.adaptor import OutputError, TunableModel
@@ -10,6 +11,7 @@ from subbyte.algorithms import RecoveryMethod, recover
 from subbyte.spec import OpConfig, OpKey, TuneConfig
 from subbyte.tuning.accuracy import Accuracy, Metrics
 from subbyte.tuning.candidate import Candidate
+from subbyte.tuning.ladder import LeftOut, dominated, ladder
 from subbyte.tuning.objective import Goal, objective_of
 from subbyte.tuning.space import TuningSpace
 from subbyte.tuning.trial import Trial
@@ -47,6 +49,7 @@ class Search:
         errors: of the model's outputs by alternatives of each op, once they are measured (see `errors_of`).
         part_errors: the same of the weight of an op alone quantized, and of its inputs alone.
         perturbations: of the loss by each op's weight alone quantized, where the strategy goes by them (see `hawq_v2`).
+        left_out: alternatives of each op that the strategy did not look at because they save nothing, and why.
     """
 
     space: TuningSpace
@@ -64,7 +67,9 @@ class Search:
     errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
     part_errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
     perturbations: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
+    left_out: dict[OpKey, dict[OpConfig, LeftOut]] = field(default_factory=dict)
     _added: dict[tuple[OpKey, OpConfig], dict[str, float]] = field(default_factory=dict)
+    _ladders: dict[OpKey, list[OpConfig]] = field(default_factory=dict)
 
     @property
     def recovery(self) -> str:
@@ -144,6 +149,14 @@ class Search:
         """The same of the cost."""
         return self.goal.cost(self.op_objectives(key, config), self.of_float)
 
+    def op_spreads(self, key: OpKey, config: OpConfig) -> dict[str, float]:
+        """Return the standard error of what one op adds to every figure; 0 of those that are computed."""
+        return {name: objective_of(name).spread(self.model, key, config) for name in self.goal.names}
+
+    def op_spread(self, key: OpKey, config: OpConfig) -> float:
+        """Return the standard error of what one op adds to the cost."""
+        return self.goal.spread(self.op_spreads(key, config), self.of_float)
+
     def priced(self, price: float, key: OpKey, config: OpConfig) -> float:
         """What one op adds to the cost, as a share of the widest model's, and for a price to what is under a budget.
 
@@ -155,10 +168,18 @@ class Search:
         if not price:
             return cost
         added = self.op_objectives(key, config)
-        shares = (
-            added[name] / max(self.of_float[name] - most, _LEAST * most) for name, most in self.goal.budgets.items()
-        )
-        return cost + price * sum(shares)
+        return cost + price * sum(added[name] / saved for name, saved in self._to_save.items())
+
+    def priced_spread(self, price: float, key: OpKey, config: OpConfig) -> float:
+        """Return the standard error of `priced`."""
+        spread = self.op_spread(key, config) / (abs(self.goal.cost(self.of_float, self.of_float)) or 1)
+        added = self.op_spreads(key, config)
+        return hypot(spread, *(price * added[name] / saved for name, saved in self._to_save.items()))
+
+    @cached_property
+    def _to_save(self) -> dict[str, float]:
+        """What is to be saved for each budget."""
+        return {name: max(self.of_float[name] - most, _LEAST * most) for name, most in self.goal.budgets.items()}
 
     def keeps_budgets(self, chosen: Mapping[OpKey, OpConfig]) -> bool:
         """Whether every budget is kept where some ops have these alternatives, and the others their first."""
@@ -170,7 +191,17 @@ class Search:
 
     def useful(self, key: OpKey) -> list[OpConfig]:
         """The alternatives of an op but those that are narrower than another and save nothing by it."""
-        return self.space.undominated(key, self.op_objectives)
+        found = self.space.alternatives[key]
+        costs = {name: partial(self._op_figure, self.op_objectives, name, key) for name in self.goal.names}
+        spreads = {name: partial(self._op_figure, self.op_spreads, name, key) for name in self.goal.names}
+        self.left_out[key] = dominated(found, costs, spreads)
+        return [config for config in found if config not in self.left_out[key]]
+
+    @staticmethod
+    def _op_figure(
+        figures: Callable[[OpKey, OpConfig], Mapping[str, float]], name: str, key: OpKey, config: OpConfig
+    ) -> float:
+        return figures(key, config)[name]
 
     def ladder(self, key: OpKey) -> list[OpConfig]:
         """The rungs of an op, from narrow to wide, as the objective counts.
@@ -178,14 +209,23 @@ class Search:
         Where the narrowest rungs of all ops would exceed a budget, what is under one counts, too: a ladder for size has
         no narrow inputs, which a budget of bit operations may need.
         """
-        return self.space.ladder(key, partial(self.priced, self._price) if self._price else self.op_cost)
+        if key not in self._ladders:
+            self._ladders[key], self.left_out[key] = self._ladder(key, self._price)
+        return self._ladders[key]
+
+    def _ladder(self, key: OpKey, price: float) -> tuple[list[OpConfig], dict[OpConfig, LeftOut]]:
+        cost, spread = (partial(each, price) for each in (self.priced, self.priced_spread))
+        return ladder(
+            self.space.alternatives[key],
+            partial(cost if price else self.op_cost, key),
+            partial(spread if price else self.op_spread, key),
+        )
 
     @cached_property
     def _price(self) -> float:
         """The lowest at which the narrowest rungs keep the budgets."""
         for price in _PRICES:
-            cost = partial(self.priced, price)
-            if self.keeps_budgets({op.key: self.space.ladder(op.key, cost)[0] for op in self.space.tunable}):
+            if self.keeps_budgets({op.key: self._ladder(op.key, price)[0][0] for op in self.space.tunable}):
                 return price
         return _PRICES[-1]
 

@@ -15,6 +15,7 @@ from subbyte import OpConfig, TuneConfig
 from subbyte.adaptor.pytorch.adaptor import PyTorchAdaptor
 from subbyte.adaptor.pytorch.latency import latency_file, stopwatch
 from subbyte.adaptor.pytorch.latency.latency_file import VARIABLE, LatencyFile, default_path
+from subbyte.adaptor.pytorch.latency.stopwatch import Timing
 from subbyte.capability import load_capability
 from subbyte.cli.digits import DigitNet
 from subbyte.config import PostTrainingQuantConfig
@@ -28,10 +29,10 @@ class Clock:
     def __init__(self) -> None:
         self.measured = 0
 
-    def __call__(self, repeat: Callable[[int], Any], device: torch.device) -> float:
+    def __call__(self, repeat: Callable[[int], Any], device: torch.device) -> Timing:
         repeat(3)
         self.measured += 1
-        return float(self.measured)
+        return Timing(float(self.measured), 0.01 * self.measured)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +43,7 @@ def _file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(stopwatch, "seconds_of", made)
+    monkeypatch.setattr(stopwatch, "timing_of", made)
     return made
 
 
@@ -99,8 +100,9 @@ def test_equal_calls_are_measured_once_and_only_what_is_asked(clock: Clock) -> N
 def test_a_layer_that_is_called_twice_counts_twice(clock: Clock) -> None:
     model = tunable(Twice(), [torch.randn(2, 8)])
     model.latency(TuneConfig({}))
-    seconds = model._latency_of(1)._of_op
-    assert seconds(("four", "Linear"), OpConfig()) == 2 * seconds(("three", "Linear"), OpConfig())
+    of_op = model._latency_of(1)._of_op
+    once, twice = (of_op((name, "Linear"), OpConfig()) for name in ("three", "four"))
+    assert twice == Timing(2 * once.seconds, 2 * once.spread)
 
 
 def test_what_one_op_changes_does_not_hang_on_the_others(clock: Clock) -> None:
@@ -114,7 +116,7 @@ def test_what_one_op_changes_does_not_hang_on_the_others(clock: Clock) -> None:
 def test_the_reference_is_predicted_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """All ops float, and all quantized as in the reference: predicted is what was measured of the whole."""
     seconds = iter([50.0, *[1.0] * 5, *[2.0] * 5, 90.0])  # the whole, its ops; quantized ops, the whole
-    monkeypatch.setattr(stopwatch, "seconds_of", lambda repeat, device: next(seconds))
+    monkeypatch.setattr(stopwatch, "timing_of", lambda repeat, device: Timing(next(seconds), 1.0))
     model = digits()
     assert model.latency(TuneConfig({})) == 50.0
     quantized = {key: next(each for each in found if not each.is_float) for key, found in model.alternatives.items()}
@@ -144,8 +146,8 @@ def test_the_file_of_another_machine_does_not(clock: Clock, monkeypatch: pytest.
     assert {len(each) for each in kept.values()} == {measured}
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"format": 2, "seconds": {}}', '{"format": 1, "seconds": {"here": 3}}',
-                                     '{"format": 1, "seconds": {"here": {"op": "fast"}}}', "\x00"])  # fmt: skip
+@pytest.mark.parametrize("content", ["{", "[]", '{"format": 1, "seconds": {}}', '{"format": 2, "seconds": {"here": 3}}',
+                                     '{"format": 2, "seconds": {"here": {"op": ["fast"]}}}', "\x00"])  # fmt: skip
 def test_a_damaged_file_is_a_warning(content: str, tmp_path: Path) -> None:
     path = tmp_path / "damaged.json"
     path.write_text(content)
@@ -153,8 +155,8 @@ def test_a_damaged_file_is_a_warning(content: str, tmp_path: Path) -> None:
         file = LatencyFile(path, "here")
     assert file.get("op") is None
     with pytest.warns(UserWarning, match="measured anew"):
-        file.add("op", 2.0)
-    assert LatencyFile(path, "here").get("op") == 2.0
+        file.add("op", Timing(2.0, 0.5))
+    assert LatencyFile(path, "here").get("op") == Timing(2.0, 0.5)
     assert list(tmp_path.glob("damaged.json*")) == [path]
 
 
@@ -163,18 +165,18 @@ def test_a_file_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     unread = pytest.warns(UserWarning, match="holds no latencies")
     with unread, pytest.warns(UserWarning, match=rf"latencies cannot be kept in .*; set {VARIABLE}"):
-        file.add("op", 2.0)
-    assert file.get("op") == 2.0
+        file.add("op", Timing(2.0, 0.5))
+    assert file.get("op") == Timing(2.0, 0.5)
     assert list(tmp_path.iterdir()) == [tmp_path / "new"]
 
 
 def test_processes_keep_what_others_add(tmp_path: Path) -> None:
     one, other = (LatencyFile(tmp_path / "latency.json", "here") for _ in range(2))
-    one.add("a", 1.0)
-    other.add("b", 2.0)
-    LatencyFile(tmp_path / "latency.json", "there").add("a", 3.0)
+    one.add("a", Timing(1.0, 0.1))
+    other.add("b", Timing(2.0, 0.2))
+    LatencyFile(tmp_path / "latency.json", "there").add("a", Timing(3.0, 0.3))
     found = LatencyFile(tmp_path / "latency.json", "here")
-    assert (found.get("a"), found.get("b")) == (1.0, 2.0)
+    assert (found.get("a"), found.get("b")) == (Timing(1.0, 0.1), Timing(2.0, 0.2))
 
 
 def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -254,8 +256,9 @@ def test_more_samples_than_there_are(clock: Clock) -> None:
 
 def test_the_stopwatch_counts_one_call() -> None:
     told: list[int] = []
-    seconds = stopwatch.seconds_of(lambda times: told.append(times), torch.device("cpu"))
-    assert seconds > 0
+    timing = stopwatch.timing_of(lambda times: told.append(times), torch.device("cpu"))
+    assert timing.seconds > 0
+    assert timing.spread >= 0.01 * timing.seconds
     assert told[:3] == [1, 1, 1]  # to warm up
     assert len(told) == 3 + 51
     assert min(told[3:]) > 1

@@ -171,6 +171,9 @@ class PyTorchTunableModel(TunableModel):
     def latency(self, config: TuneConfig, samples: int = 1) -> float:
         return self._latency_of(samples).of(config)
 
+    def latency_spread(self, key: OpKey, config: OpConfig, samples: int = 1) -> float:
+        return self._latency_of(samples).spread(key, config)
+
     def measured_latency(self, model: nn.Module, samples: int = 1) -> float:
         return self._latency_of(samples).measured(model)
 

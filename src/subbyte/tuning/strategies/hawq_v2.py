@@ -1,9 +1,9 @@
 """hawq_v2: the curvature of the loss says how much an op's weights may err."""
 
 from subbyte.errors import TuningError
+from subbyte.tuning.ladder import width
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.sensitivity import Errors, parts
-from subbyte.tuning.space import width
 from subbyte.tuning.strategies.path import traversed
 from subbyte.tuning.strategies.registry import register_strategy
 

@@ -7,8 +7,9 @@ from random import Random
 
 from subbyte.spec import OpConfig, OpInfo, OpKey
 from subbyte.tuning.candidate import Candidate
+from subbyte.tuning.ladder import bits
 from subbyte.tuning.search import Search
-from subbyte.tuning.space import TuningSpace, bits
+from subbyte.tuning.space import TuningSpace
 from subbyte.tuning.trial import Trial
 
 Chosen = dict[OpKey, OpConfig]
@@ -67,13 +68,18 @@ def _types(config: OpConfig) -> tuple[object, ...]:
 def wider(search: Search, key: OpKey, config: OpConfig) -> OpConfig | None:
     """The next rung of an op; None on the widest."""
     ladder = search.ladder(key)
+    if config in ladder:
+        return next(iter(ladder[ladder.index(config) + 1 :]), None)
     above = [each for each in ladder if _is_above(search, key, each, config)]
     return above[0] if above else None
 
 
 def narrower(search: Search, key: OpKey, config: OpConfig) -> OpConfig | None:
     """The rung below; None on the narrowest."""
-    below = [each for each in search.ladder(key) if _is_above(search, key, config, each)]
+    ladder = search.ladder(key)
+    if config in ladder:
+        return ladder[ladder.index(config) - 1] if config != ladder[0] else None
+    below = [each for each in ladder if _is_above(search, key, config, each)]
     return below[-1] if below else None
 
 

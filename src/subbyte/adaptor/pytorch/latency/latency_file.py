@@ -10,10 +10,11 @@ from pathlib import Path
 
 import torch
 
+from subbyte.adaptor.pytorch.latency.stopwatch import Timing
 from subbyte.kernels import used_isa
 
 VARIABLE = "SUBBYTE_LATENCY_FILE"
-_FORMAT = 1
+_FORMAT = 2
 _CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -44,7 +45,7 @@ def _processor() -> str:
 
 
 class LatencyFile:
-    """Seconds by a text that says of what, of one machine; JSON.
+    """Seconds and their spread by a text that says of what, of one machine; JSON.
 
     A file that cannot be read or written is a warning, not an error: what it held is measured anew.
 
@@ -58,13 +59,14 @@ class LatencyFile:
         self._machine = machine
         self._known = self._read().get(machine, {})
 
-    def get(self, what: str) -> float | None:
+    def get(self, what: str) -> Timing | None:
         """Seconds, where they are known."""
-        return self._known.get(what)
+        found = self._known.get(what)
+        return None if found is None else Timing(*found)
 
-    def add(self, what: str, seconds: float) -> None:
+    def add(self, what: str, timing: Timing) -> None:
         """Keep a latency, beside what other processes have added meanwhile."""
-        self._known[what] = seconds
+        self._known[what] = [timing.seconds, timing.spread]
         found = self._read()
         found[self._machine] = found.get(self._machine, {}) | self._known
         try:
@@ -72,7 +74,7 @@ class LatencyFile:
         except OSError as error:
             warnings.warn(f"latencies cannot be kept in {self._path} ({error}); set {VARIABLE}", stacklevel=2)
 
-    def _read(self) -> dict[str, dict[str, float]]:
+    def _read(self) -> dict[str, dict[str, list[float]]]:
         try:
             return _checked(json.loads(self._path.read_text()))
         except FileNotFoundError:
@@ -96,7 +98,7 @@ class LatencyFile:
             raise
 
 
-def _checked(content: object) -> dict[str, dict[str, float]]:
+def _checked(content: object) -> dict[str, dict[str, list[float]]]:
     """What is in a file, if it is one of ours.
 
     Raises:
@@ -109,4 +111,7 @@ def _checked(content: object) -> dict[str, dict[str, float]]:
 
 
 def _is_table(values: object) -> bool:
-    return isinstance(values, dict) and all(isinstance(each, float) and each > 0 for each in values.values())
+    return isinstance(values, dict) and all(
+        isinstance(each, list) and len(each) == 2 and all(isinstance(number, float) and number > 0 for number in each)
+        for each in values.values()
+    )

@@ -19,7 +19,7 @@ from subbyte.adaptor.pytorch.latency import stopwatch
 from subbyte.adaptor.pytorch.latency.alone import OpAlone, function_alone, module_alone
 from subbyte.adaptor.pytorch.latency.latency_file import LatencyFile, default_path, machine
 from subbyte.adaptor.pytorch.latency.op_call import OpCall, calls_of_ops
-from subbyte.adaptor.pytorch.latency.stopwatch import Repeated, repeated
+from subbyte.adaptor.pytorch.latency.stopwatch import Repeated, Timing, repeated
 from subbyte.adaptor.pytorch.state import is_quantized
 from subbyte.spec import OpConfig, OpKey, TuneConfig
 
@@ -66,7 +66,7 @@ class ModelLatency:
         self._device = next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
         self._file = LatencyFile(default_path(), machine(self._device))
         self._calls = calls_of_ops(model, graph, {op.name for op in self._ops.values()}, self._batch)
-        self._found: dict[tuple[OpKey, OpConfig], float] = {}
+        self._found: dict[tuple[OpKey, OpConfig], Timing] = {}
 
     def of(self, config: TuneConfig) -> float:
         """Seconds of one forward, as its ops add up."""
@@ -75,7 +75,11 @@ class ModelLatency:
 
     def measured(self, model: nn.Module) -> float:
         """Seconds of one forward of a whole model, on kernels where it is converted; it is left as it was."""
-        return self._seconds(self._forward(model))
+        return self._timed(self._forward(model)).seconds
+
+    def spread(self, key: OpKey, config: OpConfig) -> float:
+        """Return the standard error of what one op takes in a forward."""
+        return self._of_op(key, config).spread if key in self._ops else 0.0
 
     def _forward(self, model: nn.Module) -> Repeated:
         own = copied(model).eval()
@@ -86,7 +90,7 @@ class ModelLatency:
     @cached_property
     def _rest(self) -> float:
         """What the float model takes beyond its ops."""
-        whole = self._known(self._whole, partial(self._forward, self._model))
+        whole = self._known(self._whole, partial(self._forward, self._model)).seconds
         return max(whole - self._of_ops(TuneConfig({})), 0.0)
 
     @cached_property
@@ -96,7 +100,7 @@ class ModelLatency:
         described = "; ".join(f"{key}: {each}" for key, each in config.op.items())
         whole = self._known(
             f"{self._whole}: {_digest(described)}", lambda: self._forward(self._reference.quantize(config))
-        )
+        ).seconds
         count = sum(not each.is_unchanged for each in config.op.values())
         return max(whole - self._rest - self._of_ops(config), 0.0) / max(count, 1)
 
@@ -106,15 +110,16 @@ class ModelLatency:
         return f"{type(self._model).__name__} {_digest(settings)} {OpCall(self._batch.args, self._batch.kwargs)}"
 
     def _of_ops(self, config: TuneConfig) -> float:
-        return sum(self._of_op(key, config.op.get(key, OpConfig())) for key in self._ops)
+        return sum(self._of_op(key, config.op.get(key, OpConfig())).seconds for key in self._ops)
 
-    def _of_op(self, key: OpKey, config: OpConfig) -> float:
+    def _of_op(self, key: OpKey, config: OpConfig) -> Timing:
         if (key, config) not in self._found:
-            calls = self._calls.get(self._ops[key].name, [])
-            self._found[key, config] = sum(self._of_call(self._ops[key], call, config) for call in calls)
+            calls = [self._of_call(self._ops[key], call, config) for call in self._calls.get(self._ops[key].name, [])]
+            # Calls that are alike are measured once, so their errors add up.
+            self._found[key, config] = Timing(sum(each.seconds for each in calls), sum(each.spread for each in calls))
         return self._found[key, config]
 
-    def _of_call(self, op: Op, call: OpCall, config: OpConfig) -> float:
+    def _of_call(self, op: Op, call: OpCall, config: OpConfig) -> Timing:
         if call.function is not None:
             name = f"{op.type} {call.function.__name__}"
             return self._known(f"{name} {call}: {config}", partial(function_alone, call, config))
@@ -124,17 +129,17 @@ class ModelLatency:
         what = f"{op.type}({alone.op.extra_repr()}) {_digest(settings)} {call}: {config}"
         return self._known(what, partial(module_alone, alone, call, config, self._fusions))
 
-    def _known(self, what: str, make: Callable[[], Repeated]) -> float:
+    def _known(self, what: str, make: Callable[[], Repeated]) -> Timing:
         """Seconds from the file, else measured."""
-        seconds = self._file.get(what)
-        if seconds is None:
-            seconds = self._seconds(make())
-            self._file.add(what, seconds)
-        return seconds
+        found = self._file.get(what)
+        if found is None:
+            found = self._timed(make())
+            self._file.add(what, found)
+        return found
 
-    def _seconds(self, repeat: Repeated) -> float:
+    def _timed(self, repeat: Repeated) -> Timing:
         with torch.no_grad():
-            return stopwatch.seconds_of(repeat, self._device)
+            return stopwatch.timing_of(repeat, self._device)
 
 
 def _digest(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ _ROUNDS = 51
 _FEWEST = 5
 _ROUND = 2e-4  # seconds that a round takes at least; no longer, so that other processes disturb few of them
 _ENOUGH = 0.5  # seconds of all rounds
+
+_REPEATABLE = 0.01  # share of the seconds: what a later measurement of the same call may differ by
 
 Repeated = Callable[[int], Any]  # runs what is timed as often as it is told
 
@@ -24,7 +27,20 @@ def repeated(call: Callable[[], Any]) -> Repeated:
     return repeat
 
 
-def seconds_of(repeat: Repeated, device: torch.device) -> float:
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one call.
+
+    Args:
+        seconds: least of several rounds.
+        spread: standard error: how far the fastest quarter of the rounds reaches, and no less than one percent.
+    """
+
+    seconds: float
+    spread: float
+
+
+def timing_of(repeat: Repeated, device: torch.device) -> Timing:
     """Of one call: the least of several rounds, after a warm-up, as what else the machine does can only add to it.
 
     What PyTorch computes in one thread is timed by that thread's own clock, which stands still while others have the
@@ -36,11 +52,12 @@ def seconds_of(repeat: Repeated, device: torch.device) -> float:
     """
     once = min(_round(repeat, 1, device) for _ in range(3))
     times = max(1, round(_ROUND / max(once, 1e-7)))
-    least, rounds, spent = once, 0, 0.0
-    while rounds < _FEWEST or (rounds < _ROUNDS and spent < _ENOUGH):
-        seconds = _round(repeat, times, device)
-        least, rounds, spent = min(least, seconds), rounds + 1, spent + seconds * times
-    return least
+    rounds: list[float] = []
+    while len(rounds) < _FEWEST or (len(rounds) < _ROUNDS and sum(rounds) * times < _ENOUGH):
+        rounds.append(_round(repeat, times, device))
+    least = min(once, *rounds)
+    quarter = sorted(rounds)[len(rounds) // 4]
+    return Timing(least, max(quarter - least, _REPEATABLE * least))
 
 
 def _round(repeat: Repeated, times: int, device: torch.device) -> float:
