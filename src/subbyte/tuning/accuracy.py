@@ -1,6 +1,7 @@
 """How good a model is, and how much worse than the float one."""
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
@@ -9,25 +10,54 @@ from typing import Any, Literal, get_args
 from torch import Tensor
 
 from subbyte.errors import EvaluationError, TuningError, nearest
-from subbyte.tuning.scores import mean_score
+from subbyte.tuning.paired import PairedLoss, paired_loss, weighted_loss
+from subbyte.tuning.scores import Scores, all_scores, is_scores, scores_of
 
 Metrics = Mapping[str, float]
 Criterion = Literal["relative", "absolute"]
 METRIC = "metric"  # the name of one that has none
+_LARGE = 0.5  # share of the metric: to lose more is hardly meant
 
 
-def read_metrics(value: Any) -> dict[str, float]:
-    """What an evaluation returned: one number, several by name, or an iterator of samples' scores, whose mean counts.
+@dataclass(frozen=True)
+class Evaluated:
+    """What an evaluation returned.
+
+    Args:
+        metrics: numbers by name; of scores, their means.
+        scores: scores of the samples by the metric's name; None if the evaluation returned numbers.
+    """
+
+    metrics: dict[str, float]
+    scores: Scores | None = None
+
+
+def read_evaluation(value: Any) -> Evaluated:
+    """Read what an evaluation returned: one number, a score for each sample, either of them by name, or a generator.
 
     Raises:
-        EvaluationError: a metric is no finite number, or there is none.
+        EvaluationError: a metric or score is no finite number, there is none, or some metrics are numbers and others
+            scores.
     """
     if isinstance(value, Iterator):
-        return {METRIC: mean_score(value)}
+        return of_scores({METRIC: all_scores(value)})
     given = value if isinstance(value, Mapping) else {METRIC: value}
     if not given:
         raise EvaluationError("the evaluation returned no metric; return a number, or a dict of numbers by name")
-    return {str(name): _number(name, each) for name, each in given.items()}
+    scored = [str(name) for name, each in given.items() if is_scores(each)]
+    if not scored:
+        return Evaluated({str(name): _number(name, each) for name, each in given.items()})
+    if len(scored) < len(given):
+        raise EvaluationError(
+            f"the evaluation returned scores of samples for {scored} and numbers for the other metrics; return one "
+            "number for each metric, or scores for each"
+        )
+    return of_scores({str(name): scores_of(each) for name, each in given.items()})
+
+
+def of_scores(scores: Scores) -> Evaluated:
+    """Return scores with their means as metrics."""
+    return Evaluated({name: float(each.mean()) for name, each in scores.items()}, scores)
 
 
 def _number(name: Any, value: Any) -> float:
@@ -59,6 +89,8 @@ class Accuracy:
         criterion: whether losses are shares of the float model's metrics, or in their own units.
         higher_is_better: of all metrics, or of each by name.
         weights: of several metrics: their weighted mean loss counts; without weights the worst of all.
+        confidence: with which the loss must be shown to be tolerable, where the evaluation gives scores of samples;
+            None takes the loss for what was measured.
 
     Raises:
         TuningError: a negative loss, which would ask for more than the float model gives, or weights that are not.
@@ -68,6 +100,7 @@ class Accuracy:
     criterion: Criterion = "relative"
     higher_is_better: bool | Mapping[str, bool] = True
     weights: Mapping[str, float] = field(default_factory=dict)
+    confidence: float | None = 0.9
 
     def __post_init__(self) -> None:
         if not isinstance(self.max_loss, Real) or isinstance(self.max_loss, bool) or not math.isfinite(self.max_loss):
@@ -90,6 +123,12 @@ class Accuracy:
             raise TuningError(
                 f"higher_is_better is True, False, or one of them for each metric by name, not {better!r}"
             )
+        confidence = self.confidence
+        known = isinstance(confidence, Real) and not isinstance(confidence, bool) and 0.5 <= confidence < 1
+        if confidence is not None and not known:
+            raise TuningError(
+                f"confidence must be a number from 0.5 to below 1, as in 0.9, or None for no test, not {confidence!r}"
+            )
         if not isinstance(self.weights, Mapping) or not _are_weights(list(self.weights.values())):
             raise TuningError(
                 f"weights of metrics must be numbers by name of which one is above zero, not {self.weights!r}"
@@ -109,6 +148,27 @@ class Accuracy:
         if not self.weights:
             return max(losses.values())
         return sum(w * losses[name] for name, w in self.weights.items()) / sum(self.weights.values())
+
+    def paired(self, scores: Scores, reference: Scores) -> list[PairedLoss]:
+        """Return the losses on the same samples that must all be tolerable: of each metric, or their weighted mean."""
+        losses = {
+            name: paired_loss(
+                scores[name], reference[name],
+                relative=self.criterion == "relative", higher_is_better=self.is_higher_better(name),
+            )
+            for name in reference
+        }  # fmt: skip
+        return [weighted_loss(losses, self.weights)] if self.weights else list(losses.values())
+
+    def warn(self) -> None:
+        """Warn about a tolerable loss that was probably meant as a percentage."""
+        if self.criterion == "relative" and self.max_loss >= _LARGE:
+            warnings.warn(
+                f"max_loss={self.max_loss:g} lets a model lose {self.max_loss:.0%} of the float model's metric: it is "
+                f"a share, and {self.max_loss / 100:g} is {self.max_loss:g} percent; for a loss in the metric's own "
+                "unit give criterion='absolute'",
+                stacklevel=2,
+            )
 
     def _loss(self, name: str, value: float, reference: float) -> float:
         loss = reference - value if self.is_higher_better(name) else value - reference

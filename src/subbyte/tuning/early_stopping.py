@@ -64,10 +64,12 @@ class Verdict:
     Args:
         metric: the mean score; of one that ended early the float model's less the mean difference so far.
         samples: that were looked at when it was given up; None where it was not.
+        scores: of the samples that were looked at, fp64.
     """
 
     metric: float
     samples: int | None
+    scores: Tensor = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -115,12 +117,12 @@ class SequentialTest:
                 seen.append(scores)
                 bets.place((difference + span) / (2 * span))
                 if bets.are_won and bets.count < len(self.reference):
-                    return Verdict(self._estimated(torch.cat(seen)), bets.count)
+                    return Verdict(self._estimated(torch.cat(seen)), bets.count, torch.cat(seen))
         if bets.count < len(self.reference):
             raise EvaluationError(
                 f"the evaluation yielded {bets.count} scores, and {len(self.reference)} of the float model"
             )
-        return Verdict(float(torch.cat(seen).mean()), None)
+        return Verdict(float(torch.cat(seen).mean()), None, torch.cat(seen))
 
     def _difference(self, scores: Tensor, start: int) -> Tensor:
         expected = self.reference[start : start + len(scores)]

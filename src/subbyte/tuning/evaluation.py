@@ -3,68 +3,47 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
-
-import torch
-from torch import Tensor
+from typing import Any
 
 from subbyte.adaptor import TunableModel
-from subbyte.errors import TuningError
-from subbyte.tuning.accuracy import METRIC, Metrics, read_metrics
+from subbyte.errors import EvaluationError, TuningError
+from subbyte.tuning.accuracy import METRIC, Evaluated, Metrics, of_scores, read_evaluation
 from subbyte.tuning.candidate import Candidate, Encoding
-from subbyte.tuning.early_stopping import SequentialTest, Verdict
-from subbyte.tuning.scores import read_scores
+from subbyte.tuning.early_stopping import SequentialTest
+from subbyte.tuning.scores import Scores, pack
 from subbyte.tuning.search import Search
 from subbyte.tuning.study import Record
 
 _TRIES = 3  # of the float model
 
 Evaluate = Callable[[Any], Any]
-Found = TypeVar("Found")
 
 
-def evaluate_float(evaluate: Evaluate, model: Any, tunable: TunableModel) -> dict[str, float]:
-    """Return the metrics of the float model, whose values are then what they were before.
+def evaluate_float(evaluate: Evaluate, model: Any, tunable: TunableModel, *, by_batch: bool = False) -> Evaluated:
+    """Evaluate the float model, whose values are then what they were before.
 
     Args:
         evaluate: the user's function.
         model: float.
         tunable: made from it.
+        by_batch: whether the evaluation must yield scores batch by batch.
 
     Raises:
+        TuningError: it must, and does not.
         EvaluationError: the evaluation replaced layers or tensors of the model.
         Exception: whatever the evaluation raised, the third time in a row.
     """
-    return _retried(lambda: read_metrics(evaluate(model)), tunable)
-
-
-def scores_of_float(evaluate: Evaluate, model: Any, tunable: TunableModel) -> Tensor:
-    """Return the float model's score for each sample, fp64 [samples]; arguments as for `evaluate_float`.
-
-    Raises:
-        TuningError: the evaluation yields none.
-        EvaluationError: the evaluation replaced layers or tensors of the model.
-        Exception: whatever the evaluation raised, the third time in a row.
-    """
-
-    def scores() -> Tensor:
-        given = evaluate(model)
-        if not isinstance(given, Iterator):
-            raise TuningError(
-                f"early_stopping needs an evaluation that yields, for each batch, its samples' scores; this one "
-                f"returns {type(given).__name__}: use yield, or return an iterator"
-            )
-        return torch.cat([torch.zeros(0, dtype=torch.float64), *read_scores(given)])
-
-    return _retried(scores, tunable)
-
-
-def _retried(evaluated: Callable[[], Found], tunable: TunableModel) -> Found:
     tries_left = _TRIES
     while True:
         tries_left -= 1
         try:
-            return evaluated()
+            given = evaluate(model)
+            if by_batch and not isinstance(given, Iterator):
+                raise TuningError(
+                    f"early_stopping needs an evaluation that yields, for each batch, its samples' scores; this one "
+                    f"returns {type(given).__name__}: use yield, or return an iterator"
+                )
+            return read_evaluation(given)
         except TuningError:
             raise
         except Exception:  # the user's own code may raise anything, and may not do so again
@@ -74,9 +53,27 @@ def _retried(evaluated: Callable[[], Found], tunable: TunableModel) -> Found:
             tunable.restore_float()
 
 
-def _printable(text: str) -> str:
-    """Without the colours and other control characters that terminals take and pages do not."""
-    return "".join(each if each.isprintable() or each == "\n" else " " for each in text)
+def check_same_samples(scores: Scores | None, reference: Scores | None) -> None:
+    """Refuse an evaluation that does not give the same kind of result, on the same samples, as for the float model.
+
+    Raises:
+        EvaluationError: it gives scores for one model alone, or not as many.
+    """
+    if (scores is None) != (reference is None):
+        now, then = (
+            ("numbers", "scores of samples")[scores is not None],
+            ("numbers", "scores of samples")[scores is None],
+        )
+        raise EvaluationError(f"the evaluation returned {now}, and {then} for the float model; return the same kind")
+    for name, each in (reference or {}).items():
+        found = (scores or {}).get(name)
+        if found is not None and len(found) != len(each):
+            raise EvaluationError(f"the evaluation returned {len(found)} scores, and {len(each)} for the float model")
+
+
+def printable(error: Exception) -> str:
+    """Return an error without the colours and other control characters that terminals take and pages do not."""
+    return "".join(each if each.isprintable() or each == "\n" else " " for each in f"{type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)
@@ -87,12 +84,14 @@ class Evaluation:
         search: whose model takes the configuration.
         evaluate: the user's function.
         baseline: the metrics of the float model.
+        reference: the scores of the float model, where the evaluation gives scores.
         test: that ends an evaluation once it is certain that the loss is too much; None looks at all samples.
     """
 
     search: Search
     evaluate: Evaluate
     baseline: Metrics
+    reference: Scores | None = None
     test: SequentialTest | None = None
 
     @property
@@ -108,28 +107,29 @@ class Evaluation:
             ModelError: the evaluation has made the model unfit for further trials.
         """
         started, evaluation = time.perf_counter(), 0.0
-        metrics: Metrics = {}
-        verdict: Verdict | None = None
-        problem = ""
+        found, samples, problem = Evaluated({}), None, ""
         try:
             model = self.search.realized(candidate)
             began = time.perf_counter()
             try:
-                metrics, verdict = self._evaluated(model)
+                found, samples = self._evaluated(model)
             finally:
                 evaluation = time.perf_counter() - began
-            self.search.accuracy.loss(metrics, self.baseline)
+            self.search.accuracy.loss(found.metrics, self.baseline)
         except Exception as error:  # the user's own code may raise anything: the trial has failed, the search goes on
-            metrics, verdict, problem = {}, None, _printable(f"{type(error).__name__}: {error}")
+            found, samples, problem = Evaluated({}), None, printable(error)
         self.search.model.check_intact()
-        record = Record(key, metrics, time.perf_counter() - started, evaluation, problem)
-        return record if verdict is None else replace(record, samples=verdict.samples)
+        scores = pack(found.scores) if found.scores is not None else ""
+        return Record(key, found.metrics, time.perf_counter() - started, evaluation, problem, None, samples, scores)
 
-    def _evaluated(self, model: Any) -> tuple[Metrics, Verdict | None]:
+    def _evaluated(self, model: Any) -> tuple[Evaluated, int | None]:
+        """Return what was evaluated, and of how many samples if not of all."""
         if self.test is None:
-            return read_metrics(self.evaluate(model)), None
+            found = read_evaluation(self.evaluate(model))
+            check_same_samples(found.scores, self.reference)
+            return found, None
         verdict = self.test.judge(self.evaluate(model))
-        return {METRIC: verdict.metric}, verdict
+        return replace(of_scores({METRIC: verdict.scores}), metrics={METRIC: verdict.metric}), verdict.samples
 
     def valued(self, record: Record, candidate: Candidate) -> Record:
         """With loss and cost, which the process that runs the search counts: a worker may be another machine."""

@@ -11,9 +11,12 @@ from torch import nn
 from subbyte.errors import ConfigError, ModelError
 from subbyte.spec import OpConfig, OpKey
 from subbyte.tuning.accuracy import METRIC, Accuracy
+from subbyte.tuning.ladder import LeftOut
 from subbyte.tuning.measured import Measured
 from subbyte.tuning.objective import Goal
+from subbyte.tuning.paired import Interval
 from subbyte.tuning.pareto import pareto
+from subbyte.tuning.run import Reason
 from subbyte.tuning.trial import Trial
 
 
@@ -57,6 +60,9 @@ class TuneResult:
         perturbations: mean trace of the loss's Hessian times squared error, of the weight of an op alone quantized,
             where the strategy went by that.
         seconds: that this search took; trials that an earlier run made are not in it.
+        stopped_because: `strategy` (it had nothing more to propose), `max_trials`, `timeout`, or `good_enough` (a trial was,
+            and no other was asked for).
+        left_out: alternatives of each op that the strategy did not look at because they save nothing, and beside which.
         measured: by objective, of those that are predicted op by op (latency): prediction and measurement of the
             `float` and of the `best` model.
     """
@@ -73,6 +79,30 @@ class TuneResult:
     perturbations: Mapping[OpKey, Mapping[OpConfig, float]] = field(default_factory=dict, kw_only=True)
     seconds: float = 0.0
     measured: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
+    stopped_because: Reason = field(default="strategy", kw_only=True)
+    left_out: Mapping[OpKey, Mapping[OpConfig, LeftOut]] = field(default_factory=dict, kw_only=True)
+
+    @property
+    def loss(self) -> float:
+        """Loss of the best trial: on samples that took no part in the search, else an estimate; see `interval`."""
+        if self.best.interval is not None:
+            return self.best.interval.loss
+        return self.best.loss if self.best.estimate is None else self.best.estimate
+
+    @property
+    def interval(self) -> Interval | None:
+        """Bounds of the loss, each with the confidence that was asked for; None where the loss is an estimate."""
+        return self.best.interval
+
+    @property
+    def untried(self) -> dict[OpKey, list[OpConfig]]:
+        """Alternatives of each op that no trial had, without those that were left out because they save nothing."""
+        tried = {(key, config) for trial in self.trials for key, config in trial.config.op.items()}
+        found = {
+            key: [each for each in every if (key, each) not in tried and each not in self.left_out.get(key, {})]
+            for key, every in self.wanted.alternatives.items()
+        }
+        return {key: every for key, every in found.items() if every}
 
     @property
     def baseline_metrics(self) -> dict[str, float]:

@@ -4,9 +4,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
+from typing import Literal
 
 from subbyte.errors import EvaluationError, TuningError
 from subbyte.tuning.candidate import Candidate
+from subbyte.tuning.criterion import Criterion, Tried
 from subbyte.tuning.distributed import Executor
 from subbyte.tuning.evaluation import Evaluation
 from subbyte.tuning.search import Proposals, TimeIsOverError
@@ -16,6 +18,7 @@ from subbyte.tuning.trial import Trial, best_of
 _REPEATED = 1000  # proposals in a row that are known: the strategy has nothing new
 
 Watch = Callable[[Sequence[Trial]], None]
+Reason = Literal["strategy", "max_trials", "timeout", "good_enough"]
 
 
 @dataclass
@@ -48,10 +51,13 @@ class Limits:
         """Whether the time is over."""
         return self.timeout is not None and time.monotonic() - self.started >= self.timeout
 
-    def are_reached(self, trials: Sequence[Trial]) -> bool:
-        """Whether there is to be no further trial."""
-        met = self.first_met and any(trial.met for trial in trials)
-        return met or len(trials) >= self.max_trials or self.is_late()
+    def reached(self, trials: Sequence[Trial]) -> Reason | None:
+        """Return which limit allows no further trial; None if none does."""
+        if self.first_met and any(trial.met for trial in trials):
+            return "good_enough"
+        if len(trials) >= self.max_trials:
+            return "max_trials"
+        return "timeout" if self.is_late() else None
 
 
 @dataclass
@@ -60,6 +66,7 @@ class Loop:
 
     Args:
         evaluation: of what is wanted.
+        criterion: says what trials lose.
         study: where trials are kept.
         executor: tries what the study does not have.
         limits: when to end; of a study that has no trial one is always made.
@@ -67,6 +74,7 @@ class Loop:
     """
 
     evaluation: Evaluation
+    criterion: Criterion
     study: Study
     executor: Executor
     limits: Limits
@@ -77,24 +85,25 @@ class Loop:
         self.search = self.evaluation.search
         self._encoding = self.evaluation.encoding
         records = {record.key: record for record in self.study.records()}
-        self._known = {key: record for key, record in records.items() if self._encoding.decode(key) is not None}
-        self._done: dict[str, Trial] = {}
+        self._known = {key: record for key, record in records.items() if self._can_be_judged(record)}
+        self._done: dict[str, Tried] = {}
         self._best: Trial | None = None
 
-    def run(self, proposals: Proposals) -> None:
-        """Until the strategy has no more to propose or a limit is reached; then take in all else that the study has."""
-        results: list[Trial] | None = None
-        repeated = 0
-        while not self._has_ended() and repeated < _REPEATED:
-            try:
-                batch = next(proposals) if results is None else proposals.send(results)
-            except (StopIteration, TimeIsOverError):
-                break
-            before = len(self.trials)
-            results = self._tried(batch)
-            if results is None:
-                break
-            repeated = repeated + 1 if len(self.trials) == before else 0
+    @property
+    def tried(self) -> list[Tried]:
+        """The trials as the strategy saw them, with what the study keeps of them."""
+        return list(self._done.values())
+
+    def _can_be_judged(self, record: Record) -> bool:
+        return self._encoding.decode(record.key) is not None and self.criterion.is_usable(record)
+
+    def run(self, proposals: Proposals) -> Reason:
+        """Until the strategy has no more to propose or a limit is reached; then take in all else that the study has.
+
+        Returns:
+            why there were no further trials.
+        """
+        reason = self._run(proposals)
         if not self._known:
             self._tried([Candidate(self.search.space.widest())])  # a strategy that proposes nothing
         for key in [key for key in self._known if key not in self._done]:
@@ -102,9 +111,29 @@ class Loop:
             if candidate is not None:
                 self._judge(key, candidate)
         self._keep_best()
+        return reason
 
-    def _has_ended(self) -> bool:
-        return bool(self._known) and self.limits.are_reached(self.trials)
+    def _run(self, proposals: Proposals) -> Reason:
+        results: list[Trial] | None = None
+        repeated = 0
+        while repeated < _REPEATED:
+            if (reached := self._reached()) is not None:
+                return reached
+            try:
+                batch = next(proposals) if results is None else proposals.send(results)
+            except StopIteration:
+                return "strategy"
+            except TimeIsOverError:
+                return "timeout"
+            before = len(self.trials)
+            results = self._tried(batch)
+            if results is None:
+                return self._reached() or "max_trials"
+            repeated = repeated + 1 if len(self.trials) == before else 0
+        return "strategy"
+
+    def _reached(self) -> Reason | None:
+        return self.limits.reached(self.trials) if self._known else None
 
     def _is_late(self) -> bool:
         return bool(self._known) and self.limits.is_late()
@@ -124,12 +153,12 @@ class Loop:
         new = {key: candidates[key] for key in [key for key in wanted if key not in self._known][:left]}
         records = self.executor.records(new, self._is_late)
         for key in wanted:
-            if self._has_ended() or not self._is_found(key, records):
+            if self._reached() is not None or not self._is_found(key, records):
                 return None
             self._judge(key, candidates[key])
             if key in new:
                 self._keep_best()
-        return [self._done[key] for key in keys] if all(key in self._done for key in keys) else None
+        return [self._done[key].trial for key in keys] if all(key in self._done for key in keys) else None
 
     def _is_found(self, key: str, records: Iterator[Record]) -> bool:
         while key not in self._known:
@@ -140,8 +169,9 @@ class Loop:
         return True
 
     def _judge(self, key: str, candidate: Candidate) -> None:
-        self._done[key] = self._trial(len(self.trials), candidate, self._known[key])
-        self.trials.append(self._done[key])
+        record = self._known[key]
+        self._done[key] = Tried(self._trial(len(self.trials), candidate, record), record)
+        self.trials.append(self._done[key].trial)
         self.watch(self.trials)
 
     def _trial(self, number: int, candidate: Candidate, record: Record) -> Trial:
@@ -150,7 +180,8 @@ class Loop:
         loss, problem = float("inf"), record.problem
         if not problem:
             try:
-                loss = accuracy.loss(record.metrics, self.evaluation.baseline)
+                accuracy.loss(record.metrics, self.evaluation.baseline)
+                loss = self.criterion.loss(candidate, record, self.tried)
             except EvaluationError as error:  # of an earlier run
                 problem = str(error)
         met = not problem and record.samples is None and loss <= accuracy.max_loss and goal.within(objectives)

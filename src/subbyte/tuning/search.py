@@ -49,6 +49,7 @@ class Search:
         errors: of the model's outputs by alternatives of each op, once they are measured (see `errors_of`).
         part_errors: the same of the weight of an op alone quantized, and of its inputs alone.
         perturbations: of the loss by each op's weight alone quantized, where the strategy goes by them (see `hawq_v2`).
+        op_errors: of the model's outputs with a part of an op alone quantized, as far as they are measured.
         left_out: alternatives of each op that the strategy did not look at because they save nothing, and why.
     """
 
@@ -68,6 +69,7 @@ class Search:
     part_errors: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
     perturbations: dict[OpKey, dict[OpConfig, float]] = field(default_factory=dict)
     left_out: dict[OpKey, dict[OpConfig, LeftOut]] = field(default_factory=dict)
+    op_errors: dict[tuple[OpKey, OpConfig], OutputError] = field(default_factory=dict)
     _added: dict[tuple[OpKey, OpConfig], dict[str, float]] = field(default_factory=dict)
     _ladders: dict[OpKey, list[OpConfig]] = field(default_factory=dict)
 
@@ -99,6 +101,12 @@ class Search:
         self.progress(what, share)
         if self.is_late():
             raise TimeIsOverError
+
+    def op_error(self, key: OpKey, part: OpConfig) -> OutputError:
+        """Return how far the model's outputs are from float where one op alone is quantized; measured once."""
+        if (key, part) not in self.op_errors:
+            self.op_errors[key, part] = self.model.output_error(key, part)
+        return self.op_errors[key, part]
 
     def recovered_error(self, key: OpKey, config: OpConfig) -> OutputError:
         """How far the model's outputs are from float where one op alone is quantized, and then recovered.

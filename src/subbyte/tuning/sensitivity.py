@@ -25,7 +25,7 @@ def errors_of(search: Search, among: Among) -> Errors:
         among: the alternatives of each op that are measured.
     """
     for index, (key, alternatives) in enumerate(among.items()):
-        found = {part: search.model.output_error(key, part).squared for part in _every_part(alternatives)}
+        found = {part: search.op_error(key, part).squared for part in _every_part(alternatives)}
         search.part_errors[key] = found
         search.errors[key] = {config: sum(found[part] for part in parts(config)) for config in alternatives}
         search.measuring("measuring each op", (index + 1) / len(among))
@@ -43,7 +43,7 @@ def parts_of(search: Search, among: Among) -> Parts:
     """
     found = {}
     for index, (key, alternatives) in enumerate(among.items()):
-        found[key] = measured = {part: search.model.output_error(key, part) for part in _every_part(alternatives)}
+        found[key] = measured = {part: search.op_error(key, part) for part in _every_part(alternatives)}
         search.measuring("measuring each op", (index + 1) / len(among))
         search.part_errors[key] = {part: error.angle for part, error in measured.items()}
         search.errors[key] = {

@@ -16,12 +16,14 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from subbyte.errors import TuningError
 from subbyte.spec import TuneConfig
+from subbyte.tuning.scores import Scores, pack, unpack
 from subbyte.tuning.storage import DEFAULT_FILE, cause_of, displayed, file_of, open_storage
 from subbyte.tuning.trial import Trial
 
 _NAMED = {"model": "the model or its weights", "data": "the calibration data", "alternatives": "what its ops may have",
           "evaluation": "the evaluation's code"}  # fmt: skip
 _SAME = 2e-3  # of a metric: what other machines and numbers of threads may change, one image of five hundred
+_MOST = 30_000  # characters of an attribute: a TEXT of MySQL holds twice as many bytes
 _DIRECTIONS = [StudyDirection.MINIMIZE, StudyDirection.MINIMIZE]  # of loss and cost
 
 Identity = Mapping[str, str]  # what a study is of: digests by the names above
@@ -39,6 +41,7 @@ class Record:
         problem: why it failed, or empty.
         values: loss and cost as the search that tried it counts, for Optuna's own views of the study; not read back.
         samples: that were looked at, where it was certain before the last of them that the loss is too much; else None.
+        scores: of these samples, packed; empty if the evaluation returned numbers.
     """
 
     key: str
@@ -48,6 +51,7 @@ class Record:
     problem: str
     values: tuple[float, float] | None = None
     samples: int | None = None
+    scores: str = ""
 
     @property
     def state(self) -> TrialState:
@@ -56,11 +60,12 @@ class Record:
 
     @property
     def kept(self) -> dict[str, Any]:
-        """Plain values, of which `read_record` makes it again."""
-        return {
+        """Attributes of an Optuna trial, of which `read_record` makes it again."""
+        plain = {
             "metrics": dict(self.metrics), "seconds": self.seconds, "evaluation": self.evaluation,
             "problem": self.problem, "samples": self.samples,
         }  # fmt: skip
+        return {"record": plain, **_parts("scores", self.scores)}
 
 
 def read_record(trial: FrozenTrial) -> Record | None:
@@ -68,7 +73,17 @@ def read_record(trial: FrozenTrial) -> Record | None:
     kept = trial.user_attrs.get("record")
     if kept is None or not trial.state.is_finished():
         return None
-    return Record(key=trial.user_attrs["key"], **kept)
+    return Record(key=trial.user_attrs["key"], **kept, scores=_joined("scores", trial.user_attrs))
+
+
+def _parts(name: str, text: str) -> dict[str, str]:
+    """Return a text in parts that a column of any database holds."""
+    return {f"{name} {part}": text[at : at + _MOST] for part, at in enumerate(range(0, len(text), _MOST))}
+
+
+def _joined(name: str, attributes: Mapping[str, Any]) -> str:
+    parts = [attributes[each] for part in range(len(attributes)) if (each := f"{name} {part}") in attributes]
+    return "".join(parts)
 
 
 class Study:
@@ -106,7 +121,7 @@ class Study:
         Raises:
             TuningError: the storage cannot be written to.
         """
-        attributes = {"key": record.key, "record": record.kept}
+        attributes = {"key": record.key, **record.kept}
         trial = create_trial(state=record.state, values=record.values, user_attrs=attributes)
         with self.writable():
             self.storage.create_new_trial(self.id, trial)
@@ -117,13 +132,20 @@ class Study:
         found: dict[str, float] | None = self._attributes().get("baseline")
         return found
 
-    def keep_baseline(self, metrics: Mapping[str, float]) -> dict[str, float]:
+    @property
+    def baseline_scores(self) -> Scores | None:
+        """The scores of the float model, where they are known."""
+        text = _joined("baseline scores", self._attributes())
+        return unpack(text) if text else None
+
+    def keep_baseline(self, metrics: Mapping[str, float], scores: Scores | None = None) -> dict[str, float]:
         """Keep the metrics of the float model; where the study knows them, hold these against them.
 
         Args:
             metrics: of the float model, by the evaluation that the trials to come will have. Where those kept differ by
                 more than two thousandths, the trials kept are of another evaluation (its code's digest does not tell
                 all): a study that was not asked for by name is then left, for one of the same metrics or a new one.
+            scores: of its samples, where the evaluation gives them; kept with the metrics.
 
         Returns:
             The metrics that are kept.
@@ -141,6 +163,8 @@ class Study:
             with readable(self._file):
                 self.name, self.id = _open(self.storage, self._identity, None, metrics)
         if self.baseline is None:
+            for name, part in _parts("baseline scores", pack(scores) if scores else "").items():
+                self._note(name, part)
             self._note("baseline", dict(metrics))
         return self.baseline or dict(metrics)
 

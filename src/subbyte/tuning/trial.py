@@ -1,12 +1,25 @@
 """One configuration that was tried."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from subbyte.spec import TuneConfig
+from subbyte.tuning.paired import Interval
 
-_PLAIN = ("number", "loss", "cost", "met", "recovered", "seconds", "evaluation", "problem", "samples")
+_PLAIN = (
+    "number",
+    "loss",
+    "cost",
+    "met",
+    "recovered",
+    "seconds",
+    "evaluation",
+    "problem",
+    "samples",
+    "confirmed",
+    "estimate",
+)
 
 
 @dataclass(frozen=True)
@@ -26,6 +39,11 @@ class Trial:
         seconds: that the trial took, evaluation included.
         evaluation: seconds of these that the user's evaluation took.
         problem: why it failed, or empty.
+        interval: the loss with its bounds on samples that took no part in the search; None without scores of samples.
+        confirmed: whether these show, with the confidence that was asked for, that the loss is tolerable; None if that
+            was not tested.
+        estimate: the loss that is expected of a model that deviates so far from the float one; None where an interval
+            says more.
         samples: that the evaluation looked at, where it was certain before the last of them that the loss is too much;
             metric and loss are then estimates. None where it looked at all, as it does of every model that is met.
     """
@@ -38,6 +56,9 @@ class Trial:
     cost: float
     met: bool
     excess: float = field(default=0.0, kw_only=True)
+    interval: Interval | None = field(default=None, kw_only=True)
+    confirmed: bool | None = field(default=None, kw_only=True)
+    estimate: float | None = field(default=None, kw_only=True)
     recovered: bool = False
     seconds: float = 0.0
     evaluation: float = 0.0
@@ -64,16 +85,24 @@ class Trial:
         """Plain values."""
         config = {f"{name} ({kind})": str(each) for (name, kind), each in self.config.op.items()}
         plain = {name: getattr(self, name) for name in _PLAIN}
-        return plain | {"metrics": dict(self.metrics), "objectives": dict(self.objectives), "config": config}
+        interval = None if self.interval is None else asdict(self.interval)
+        return plain | {
+            "interval": interval,
+            "metrics": dict(self.metrics),
+            "objectives": dict(self.objectives),
+            "config": config,
+        }
 
 
 def best_of(trials: list[Trial]) -> Trial | None:
     """The cheapest that is good enough; without one, of those that exceed the budgets least, the one that loses least.
 
-    None where all failed. Of equally cheap ones the more accurate is taken, then the earlier.
+    None where all failed. Of equally cheap ones the more accurate is taken, then the earlier. Where losses were tested
+    in the end, those that passed are good enough.
     """
     usable = [trial for trial in trials if not trial.failed]
-    met = [trial for trial in usable if trial.met]
+    are_tested = any(trial.confirmed is not None for trial in usable)
+    met = [trial for trial in usable if trial.met and (trial.confirmed or not are_tested)]
     if met:
         return min(met, key=lambda trial: (trial.cost, trial.loss, trial.number))
     return min(usable, key=lambda trial: (trial.excess, trial.loss, trial.cost, trial.number), default=None)

@@ -12,12 +12,14 @@ from subbyte.adaptor import TunableModel
 from subbyte.algorithms import RecoveryMethod
 from subbyte.errors import TuningError
 from subbyte.spec import TuneConfig
-from subbyte.tuning.accuracy import METRIC, Accuracy, read_metrics
+from subbyte.tuning.accuracy import METRIC, Accuracy
 from subbyte.tuning.budget import check_budgets
 from subbyte.tuning.candidate import Candidate, Encoding
+from subbyte.tuning.confirmation import Confirmation, confirmation_of
+from subbyte.tuning.criterion import Criterion, EstimatedCriterion, PairedCriterion
 from subbyte.tuning.distributed import Distribution, Local
 from subbyte.tuning.early_stopping import EarlyStopping, SequentialTest
-from subbyte.tuning.evaluation import Evaluate, Evaluation, evaluate_float, scores_of_float
+from subbyte.tuning.evaluation import Evaluate, Evaluation, evaluate_float
 from subbyte.tuning.measured import measure
 from subbyte.tuning.objective import Goal, objective_of
 from subbyte.tuning.recipes import check_recipes
@@ -48,6 +50,7 @@ class Task:
         study: its name in the storage; None takes up the newest that was interrupted, or begins one.
         distribution: who tries the candidates.
         early_stopping: when an evaluation ends before its last sample; None is never.
+        confirm: a second evaluation, on other data, of the finalists.
     """
 
     evaluate: Evaluate
@@ -62,6 +65,7 @@ class Task:
     study: str | None = None
     distribution: Distribution = field(default_factory=Local)
     early_stopping: EarlyStopping | None = None
+    confirm: Evaluate | None = None
 
 
 def search_best(
@@ -82,10 +86,12 @@ def search_best(
         TuningError: there is nothing to tune, a budget cannot be kept, or the study is of another search.
         Exception: what the evaluation of the float model raised, three times in a row.
     """
-    for function, name in ((task.evaluate, "evaluate"), (task.loss_fn, "loss_fn")):
+    named = ((task.evaluate, "evaluate"), (task.loss_fn, "loss_fn"), (task.confirm, "confirm"))
+    for function, name in named:
         if function is not None and not callable(function):
             raise TuningError(f"{name} must be a function, not {function!r}")
     _check_loss_fn(task.loss_fn)
+    task.accuracy.warn()
     space = TuningSpace(model.ops, model.alternatives)
     if task.study == "" or not isinstance(task.study, str | None):
         raise TuningError(f"study is a name, not {task.study!r}; leave it out for one that is chosen")
@@ -102,12 +108,18 @@ def search_best(
     study = Study(task.storage, _identity(model, task), task.study)
     evaluation = _evaluation(float_model, search, task, study, limits)
     search.baseline = baseline = evaluation.baseline
+    confirmation = None if task.confirm is None else confirmation_of(search, task.confirm, float_model)
+    criterion = _criterion(search, evaluation, confirmation)
     with closing(task.distribution.executor(evaluation, study)) as executor:
         search.workers = executor.workers
-        loop = Loop(evaluation, study, executor, limits, watch)
+        loop = Loop(evaluation, criterion, study, executor, limits, watch)
         with _saying_how_to_go_on(loop, task.storage):
-            loop.run(proposals)
-    best = best_of(loop.trials) or loop.trials[0]
+            reason = loop.run(proposals)
+    trials = criterion.decided(loop.tried)
+    if confirmation is not None:
+        trials = confirmation.decided(trials, criterion.finalists(trials, loop.tried))
+    best = best_of(trials) or trials[0]
+    study.keep_best(best, search.recovery)
     chosen = Candidate(search.space.widest()) if best.failed else Candidate(best.config, best.recovered)
     converted = search.converted(chosen)
     shown = baseline[METRIC] if set(baseline) == {METRIC} else dict(baseline)
@@ -115,8 +127,9 @@ def search_best(
     measured = measure(model, task.goal.names, wholes)
     wanted = Wanted(task.strategy, task.accuracy, task.goal, limits.max_trials, of_float, space.alternatives)
     result = TuneResult(
-        converted, best.met, shown, best, loop.trials, search.errors, study.name, wanted, search.part_errors,
-        time.monotonic() - limits.started, measured, perturbations=search.perturbations,
+        converted, best.met, shown, best, trials, search.errors, study.name, wanted, search.part_errors,
+        time.monotonic() - limits.started, measured, perturbations=search.perturbations, stopped_because=reason,
+        left_out=search.left_out,
     )  # fmt: skip
     remember(result)
     study.end()
@@ -140,18 +153,27 @@ def _evaluation(float_model: Any, search: Search, task: Task, study: Study, limi
     It is evaluated also where the study knows the metrics, which tells whether the study is of this evaluation; but not
     where there is no time for a further trial.
     """
-    scores = test = None
+    test = None
     baseline = study.baseline if limits.is_late() and study.records() else None
-    if task.early_stopping is not None:
-        scores = scores_of_float(task.evaluate, float_model, search.model)
-        baseline = study.keep_baseline(read_metrics(iter([scores])))
-    elif baseline is None:
-        baseline = study.keep_baseline(evaluate_float(task.evaluate, float_model, search.model))
+    if baseline is None:
+        by_batch = task.early_stopping is not None
+        of_float = evaluate_float(task.evaluate, float_model, search.model, by_batch=by_batch)
+        baseline = study.keep_baseline(of_float.metrics, of_float.scores)
     task.accuracy.check(baseline)
-    if task.early_stopping is not None and scores is not None:
+    reference = study.baseline_scores
+    if task.early_stopping is not None and reference is not None:
         tolerable = task.accuracy.tolerable(baseline[METRIC])
-        test = SequentialTest(scores, tolerable, task.accuracy.is_higher_better(METRIC), task.early_stopping)
-    return Evaluation(search, task.evaluate, baseline, test)
+        test = SequentialTest(reference[METRIC], tolerable, task.accuracy.is_higher_better(METRIC), task.early_stopping)
+    return Evaluation(search, task.evaluate, baseline, reference, test)
+
+
+def _criterion(search: Search, evaluation: Evaluation, confirmation: Confirmation | None) -> Criterion:
+    """Return what judges the trials: by scores of samples where there are any and a confidence is asked for."""
+    confidence, reference = search.accuracy.confidence, evaluation.reference
+    if confidence is None or reference is None or (confirmation is not None and confirmation.samples is None):
+        return EstimatedCriterion(search, evaluation.baseline)
+    deciding = None if confirmation is None else confirmation.samples
+    return PairedCriterion(search.accuracy, confidence, reference, search.seed, deciding)
 
 
 @contextmanager

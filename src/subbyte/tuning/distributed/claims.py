@@ -76,7 +76,8 @@ class Claims:
         storage = self._study.storage
         with self._study.writable():
             try:
-                storage.set_trial_user_attr(claim, "record", record.kept)
+                for name, value in record.kept.items():
+                    storage.set_trial_user_attr(claim, name, value)
                 storage.set_trial_state_values(claim, record.state, record.values)
             except UpdateFinishedTrialError:
                 return

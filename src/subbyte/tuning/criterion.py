@@ -1,0 +1,259 @@
+"""When a loss counts as tolerable: shown on samples that took no part in the search, or estimated without luck."""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+import torch
+from torch import Tensor
+
+from subbyte.tuning.accuracy import Accuracy, Metrics, of_scores
+from subbyte.tuning.candidate import Candidate
+from subbyte.tuning.estimate import ModelDeviations, estimated_loss
+from subbyte.tuning.paired import Interval, samples_needed, worst
+from subbyte.tuning.scores import Scores, unpack
+from subbyte.tuning.search import Search
+from subbyte.tuning.study import Record
+from subbyte.tuning.trial import Trial
+
+HELD_OUT = 0.75  # share of the samples that take no part in the search
+_NEAR = 3.0  # times the tolerable loss: trials that lost more say nothing of those that may be good enough
+_LEAST = 1e-3  # of the metric: trials that lose less are near one another, whatever is tolerable
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A trial as the strategy saw it, and what the study keeps of it."""
+
+    trial: Trial
+    record: Record
+
+    @property
+    def candidate(self) -> Candidate:
+        return Candidate(self.trial.config, self.trial.recovered)
+
+
+class Criterion(ABC):
+    """Says how much a trial loses, first to the strategy, and then of all trials once the search has ended."""
+
+    @abstractmethod
+    def loss(self, candidate: Candidate, record: Record, tried: Sequence[Tried]) -> float:
+        """Return the loss by which the strategy goes, in the unit of `max_loss`.
+
+        Args:
+            candidate: that was tried.
+            record: what came of it; not of a failure.
+            tried: all trials before.
+        """
+
+    @abstractmethod
+    def decided(self, tried: Sequence[Tried]) -> list[Trial]:
+        """Return all trials as they are judged in the end."""
+
+    @abstractmethod
+    def finalists(self, trials: Sequence[Trial], tried: Sequence[Tried]) -> list[Trial]:
+        """Return the trials that another evaluation is to confirm, from the one that seems to lose least.
+
+        Args:
+            trials: as they are judged in the end.
+            tried: the same as the strategy saw them.
+        """
+
+    def is_usable(self, record: Record) -> bool:
+        """Return whether a record holds what this criterion needs; one that does not is tried again."""
+        return True
+
+
+def is_unchanged(candidate: Candidate) -> bool:
+    """Return whether a candidate is the float model itself, which loses nothing."""
+    return not candidate.recovered and all(config.is_unchanged for config in candidate.config.op.values())
+
+
+def shown_loss(
+    accuracy: Accuracy, scores: Scores, reference: Scores, confidence: float, samples: int | None = None
+) -> Interval:
+    """Return the loss on the same samples, with its bounds; of several losses the one with the highest upper bound.
+
+    Args:
+        accuracy: what a loss is.
+        scores: of a model.
+        reference: of the float model, on the same samples.
+        confidence: of each bound.
+        samples: number of samples for which the bounds are predicted. Default: the number that there are.
+    """
+    return worst([loss.interval(confidence, samples) for loss in accuracy.paired(scores, reference)])
+
+
+def tested(trials: Sequence[Trial], passes: Callable[[Trial], bool]) -> dict[int, bool]:
+    """Return by number whether trials pass, in the order of a chain; from the first that fails on, none does."""
+    found: dict[int, bool] = {}
+    for trial in trials:
+        found[trial.number] = all(found.values()) and passes(trial)
+    return found
+
+
+def chain(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials that are tested in the end, the first that fails ending the test.
+
+    They keep the budgets, and each costs less than all before it and seems to lose more. The order must not depend on
+    what they are tested with: then each may be tested with the full confidence (fixed-sequence test; Maurer, Hothorn
+    and Lehmacher, 1995).
+    """
+    usable = [trial for trial in trials if not trial.failed and trial.excess == 0]
+    found: list[Trial] = []
+    for trial in sorted(usable, key=lambda each: (each.loss, each.cost, each.number)):
+        if not found or trial.cost < found[-1].cost:
+            found.append(trial)
+    return found
+
+
+class PairedCriterion(Criterion):
+    """Shows a loss by scores that two models have on the same samples.
+
+    A random part of the samples leads the search. The strategy sees the upper bound that the others are expected to
+    give. When it has ended, the others decide: they have taken no part in the choice, so chance cannot have favoured
+    it.
+
+    Args:
+        accuracy: what a loss is, and how much of it is tolerable.
+        confidence: with which that must be shown.
+        reference: the float model's scores.
+        seed: chooses the samples.
+        confirmed: number of samples of another evaluation that decides; all samples then lead the search. None: those
+            that are held out decide.
+    """
+
+    def __init__(
+        self, accuracy: Accuracy, confidence: float, reference: Scores, seed: int, confirmed: int | None = None
+    ) -> None:
+        self._accuracy, self._confidence, self._reference = accuracy, confidence, reference
+        self._baseline = of_scores(reference).metrics
+        samples = min(len(each) for each in reference.values())
+        order = torch.randperm(samples, generator=torch.Generator().manual_seed(seed))
+        held_out = round(HELD_OUT * samples) if confirmed is None else 0
+        self._held_out, self._leading = order[:held_out], order[held_out:]
+        self._deciding = held_out if confirmed is None else confirmed
+        self._check(samples)
+
+    def is_usable(self, record: Record) -> bool:
+        counts = {name: len(each) for name, each in self._reference.items()}
+        if record.scores and record.samples is None:
+            return {name: len(each) for name, each in unpack(record.scores).items()} == counts
+        return bool(record.problem or record.scores)
+
+    def finalists(self, trials: Sequence[Trial], tried: Sequence[Tried]) -> list[Trial]:
+        return [trials[trial.number] for trial in chain([each.trial for each in tried]) if trials[trial.number].met]
+
+    def loss(self, candidate: Candidate, record: Record, tried: Sequence[Tried]) -> float:
+        found = self._interval(candidate, record, self._leading, self._deciding)
+        return found.high if found is not None else self._measured(record)
+
+    def decided(self, tried: Sequence[Tried]) -> list[Trial]:
+        if not len(self._held_out):
+            return [self._judged(each, None, None) for each in tried]
+        intervals = {each.trial.number: self._shown(each) for each in tried if not each.trial.failed}
+        passed = tested(chain([each.trial for each in tried]), lambda trial: self._passes(trial, intervals))
+        return [self._judged(each, intervals.get(each.trial.number), passed.get(each.trial.number)) for each in tried]
+
+    def _shown(self, each: Tried) -> Interval | None:
+        return self._interval(each.candidate, each.record, self._held_out, len(self._held_out))
+
+    def _passes(self, trial: Trial, intervals: Mapping[int, Interval | None]) -> bool:
+        found = intervals[trial.number]
+        return trial.samples is None and found is not None and found.high <= self._accuracy.max_loss
+
+    def _judged(self, each: Tried, interval: Interval | None, passed: bool | None) -> Trial:
+        trial = each.trial
+        if trial.failed:
+            return trial
+        return replace(
+            trial,
+            loss=self._measured(each.record),
+            interval=interval,
+            confirmed=passed,
+            met=trial.met if passed is None else passed,
+        )
+
+    def _measured(self, record: Record) -> float:
+        return self._accuracy.loss(record.metrics, self._baseline)
+
+    def _interval(self, candidate: Candidate, record: Record, part: Tensor, samples: int) -> Interval | None:
+        """Return the loss on a part of the samples; None if an evaluation that ended early came to none of them."""
+        if is_unchanged(candidate):
+            return Interval(0.0, 0.0, 0.0, samples)
+        scores = unpack(record.scores)
+        found = part[part < min(len(each) for each in scores.values())]
+        if not len(found):
+            return None
+        of_both = [{name: each[found] for name, each in of.items()} for of in (scores, self._reference)]
+        return shown_loss(self._accuracy, *of_both, self._confidence, samples)
+
+    def _check(self, samples: int) -> None:
+        """Warn where not even a model that answers all samples alike can pass."""
+        losses = self._accuracy.paired(self._reference, self._reference)
+        most = self._accuracy.max_loss
+        needed = max(samples_needed(each, most, self._confidence) for each in losses)
+        if needed > self._deciding or most == 0:
+            share = samples / max(self._deciding, 1) if len(self._held_out) else 1
+            enough = f"give at least {ceil(needed * share):,} samples" if most > 0 else "allow a loss above 0"
+            warnings.warn(
+                f"{self._deciding:,} samples cannot show with a confidence of {self._confidence:g} that a model loses "
+                f"at most {most:g}, not even of one that answers all of them as the float model does; {enough}, a "
+                "lower confidence, or confidence=None to go by what is measured",
+                stacklevel=2,
+            )
+
+
+class EstimatedCriterion(Criterion):
+    """Estimates a loss from what was measured of all configurations that deviate about as much from the float model.
+
+    A metric has chance in it, and the cheapest of many trials that seem good enough is one that chance favoured. How
+    far outputs on calibration data deviate from the float model's has none of that chance. So a trial's loss is its
+    deviation times the loss per deviation of the trials near it (`estimated_loss`), but no less than what was measured.
+    Trials that were recovered are compared with one another. Where deviations cannot be told, what was measured counts.
+
+    Args:
+        search: whose model tells deviations.
+        baseline: the float model's metrics.
+    """
+
+    def __init__(self, search: Search, baseline: Metrics) -> None:
+        self._accuracy, self._baseline = search.accuracy, baseline
+        self._deviations = ModelDeviations(search)
+        self._near = _NEAR * max(search.accuracy.max_loss, _LEAST * search.unit)
+
+    def loss(self, candidate: Candidate, record: Record, tried: Sequence[Tried]) -> float:
+        return self._estimate(candidate, record, tried, measure=False)
+
+    def decided(self, tried: Sequence[Tried]) -> list[Trial]:
+        return [self._judged(each, tried) for each in tried]
+
+    def finalists(self, trials: Sequence[Trial], tried: Sequence[Tried]) -> list[Trial]:
+        by_estimate = [trial if trial.estimate is None else replace(trial, loss=trial.estimate) for trial in trials]
+        return [trials[trial.number] for trial in chain(by_estimate) if trial.met]
+
+    def _judged(self, each: Tried, tried: Sequence[Tried]) -> Trial:
+        if each.trial.failed:
+            return each.trial
+        estimate = self._estimate(each.candidate, each.record, tried, measure=True)
+        met = estimate <= self._accuracy.max_loss and each.trial.samples is None and each.trial.excess == 0
+        return replace(each.trial, loss=self._measured(each.record), estimate=estimate, met=met)
+
+    def _measured(self, record: Record) -> float:
+        return self._accuracy.loss(record.metrics, self._baseline)
+
+    def _estimate(self, candidate: Candidate, record: Record, tried: Sequence[Tried], *, measure: bool) -> float:
+        measured = self._measured(record)
+        deviation = self._deviations.of(record.key, candidate.config, measure=measure)
+        if measured > self._near or not deviation:
+            return measured
+        deviations, losses = [deviation], [measured]
+        for each in tried:
+            loss = float("inf") if each.trial.failed or each.record is record else self._measured(each.record)
+            if loss <= self._near and each.trial.recovered == candidate.recovered:
+                other = self._deviations.of(each.record.key, each.trial.config, measure=measure)
+                deviations += [other] if other else []
+                losses += [loss] if other else []
+        return max(measured, estimated_loss(deviation, deviations, losses))
