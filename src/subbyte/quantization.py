@@ -239,6 +239,7 @@ def fit(
     study: str | None = None,
     distributed: Any = None,
     early_stopping: Any = None,
+    confirm: Callable[[nn.Module], Any] | None = None,
     batch_size: int = DEFAULT_BATCH_SIZE,
 ) -> nn.Module:
     """Quantize as a PostTrainingQuantConfig says, with the names and defaults of Intel Neural Compressor 2.x.
@@ -250,13 +251,14 @@ def fit(
         model: float; not changed.
         conf: what to do.
         calib_dataloader: data as for `quantize`; of an (input, label) pair the label is dropped.
-        eval_func: from a model to its metric, to several by name, or a generator of scores, as for `tune`.
+        eval_func: from a model to its metric, to several by name, or to scores of samples, as for `tune`.
         capability: as for `quantize`.
         loss_fn: for strategies that need gradients, as for `tune`.
         seed: as for `quantize` and `tune`.
         storage, study: keep the trials and take up a search that was interrupted, as for `tune`.
         distributed: who tries them, as for `tune`.
         early_stopping: of an evaluation, as for `tune`.
+        confirm: a second evaluation, on other data, as for `tune`.
         batch_size: of the calibration data, as for `quantize`.
 
     Raises:
@@ -264,7 +266,13 @@ def fit(
     """
     data = _without_labels(calib_dataloader)
     if eval_func is None:
-        given = {"loss_fn": loss_fn, "study": study, "distributed": distributed, "early_stopping": early_stopping}
+        given = {
+            "loss_fn": loss_fn,
+            "study": study,
+            "distributed": distributed,
+            "early_stopping": early_stopping,
+            "confirm": confirm,
+        }
         for name in (name for name, value in given.items() if value is not None):
             raise ConfigError(f"{name}: nothing is tuned without an evaluation; give eval_func, or leave {name} out")
         return quantize(model, conf, data, capability=capability, seed=seed, batch_size=batch_size)
@@ -275,7 +283,7 @@ def fit(
     wanted, search = request.accuracy_criterion, request.tuning_criterion
     task = Task(
         eval_func,
-        Accuracy(wanted.tolerable_loss, wanted.criterion, wanted.higher_is_better),
+        Accuracy(wanted.tolerable_loss, wanted.criterion, wanted.higher_is_better, confidence=wanted.confidence),
         read_goal(search.objective),
         search.strategy,
         search.strategy_kwargs or {},
@@ -286,6 +294,7 @@ def fit(
         study,
         distribution_of(distributed),
         early_stopping_of(early_stopping),
+        confirm,
     )
     limits = Limits(search.max_trials, search.timeout or None, first_met=not search.timeout)
     stream = _stream(model, request, data, batch_size)
@@ -306,6 +315,8 @@ def tune(
     criterion: Literal["relative", "absolute"] = "relative",
     higher_is_better: bool | Mapping[str, bool] = True,
     metric_weights: Mapping[str, float] | None = None,
+    confidence: float | None = 0.9,
+    confirm: Callable[[nn.Module], Any] | None = None,
     objective: str | Mapping[str, float] = "size",
     budgets: Mapping[str, float] | None = None,
     strategy: str = "sensitivity",
@@ -326,8 +337,10 @@ def tune(
     Args:
         model: float; not changed.
         data: calibration data, as for `quantize`.
-        evaluate: from a model, in eval(), to its metric: a number, several by name, or a generator that yields, for
-            each batch, a tensor of its samples' scores, whose mean is the metric. It is given `model` itself first.
+        evaluate: from a model, in eval(), to its metric: a number; a score for each sample, whose mean is the metric,
+            as a one-dimensional tensor, array or list; either of them by name; or a generator that yields, for each
+            batch, a tensor of its samples' scores. It is given `model` itself first. Scores let the search show that
+            the loss is tolerable; of a number the loss is an estimate.
             Values of parameters and buffers that it changes are put back after each evaluation.
         config: what is fixed and which alternatives there are, in any form that `quantize` takes but a TuneConfig; left
             out, every op may have the integers of two to eight bits and fp32.
@@ -337,6 +350,10 @@ def tune(
         criterion: whether that is a share of the metric or in its own units.
         higher_is_better: of all metrics, or of each by name.
         metric_weights: of several metrics, whose weighted mean loss then counts; else the worst of all does.
+        confidence: of an `evaluate` that gives scores: with which the loss is shown to be at most `max_loss`, on samples
+            that took no part in the search. Samples must come in the same order each time. None: the loss is estimated.
+        confirm: a second evaluation, of data that `evaluate` does not see. It decides among at most five models that
+            the search takes for good enough: by the confidence if it gives scores, else by its number.
         objective: what to make small: `size` (bytes), `bops` (bit operations), or several with weights.
         budgets: what objectives may be at most, by name.
         strategy: how the space is searched, by name.
@@ -371,9 +388,9 @@ def tune(
     stream = _stream(model, request, data, batch_size)
     tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, stream, first_last)
     task = Task(
-        evaluate, Accuracy(max_loss, criterion, higher_is_better, metric_weights or {}),
+        evaluate, Accuracy(max_loss, criterion, higher_is_better, metric_weights or {}, confidence),
         read_goal(objective, budgets), strategy, strategy_options or {}, _methods(request, recover), seed, loss_fn,
-        storage, study, distribution_of(distributed), early_stopping_of(early_stopping),
+        storage, study, distribution_of(distributed), early_stopping_of(early_stopping), confirm,
     )  # fmt: skip
     return _searched(model, tunable, task, Limits(max_trials, timeout))
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import subbyte
 from subbyte import CalibrationError, ConfigError, TuningCriterion, TuningError
-from subbyte.tuning.accuracy import read_metrics
+from subbyte.tuning.accuracy import read_evaluation
 from subbyte.tuning.strategies import registry
 
 
@@ -43,6 +43,8 @@ def never(model: nn.Module) -> float:
         ({"loss_fn": 3}, "loss_fn must be a function, not 3"),
         ({"loss_fn": lambda model: 0.0}, "loss_fn takes the model and a batch"),
         ({"max_loss": 5.0}, "max_loss=5 would let more than all of the metric be lost.*five percent"),
+        ({"confidence": 90}, "confidence must be a number from 0.5 to below 1.*not 90"),
+        ({"confirm": 3}, "confirm must be a function, not 3"),
         ({"study": 5}, "study is a name, not 5"),
         ({"strategy": ["tpe"]}, "strategy is the name of one"),
         ({"storage": ""}, "storage must be a file"),
@@ -77,7 +79,8 @@ def test_options_that_the_sampler_takes_and_cannot_use(tmp_path: Path) -> None:
 
 def test_a_large_loss_may_be_tolerable_in_the_metrics_own_unit_or_of_what_is_to_be_low(tmp_path: Path) -> None:
     assert tune(tmp_path, max_loss=5.0, criterion="absolute").criterion_met
-    assert tune(tmp_path, max_loss=2.0, higher_is_better=False, study="another").criterion_met
+    with pytest.warns(UserWarning, match="max_loss=2 lets a model lose 200% of the float model's metric"):
+        assert tune(tmp_path, max_loss=2.0, higher_is_better=False, study="another").criterion_met
 
 
 def test_control_characters_of_an_exception_are_taken_out(tmp_path: Path) -> None:
@@ -98,15 +101,15 @@ def test_a_whole_number_of_numpy_is_one(tmp_path: Path) -> None:
     assert len(tune(tmp_path, max_trials=numpy.int64(2)).trials) == 2
 
 
-@pytest.mark.parametrize("metric", [numpy.array([1.0, 2.0]), torch.tensor([1.0, 2.0]), [1.0], "1"])
+@pytest.mark.parametrize("metric", [numpy.ones((2, 2)), torch.ones(2, 1), [1.0], "1"])
 def test_what_is_no_metric(metric: Any) -> None:
     with pytest.raises(subbyte.EvaluationError, match="must be a number"):
-        read_metrics(metric)
+        read_evaluation(metric)
 
 
 @pytest.mark.parametrize("metric", [numpy.array([0.5]), numpy.float32(0.5), torch.tensor(0.5, dtype=torch.bfloat16)])
 def test_what_holds_one_number_is_a_metric(metric: Any) -> None:
-    assert read_metrics(metric) == {"metric": 0.5}
+    assert read_evaluation(metric).metrics == {"metric": 0.5}
 
 
 def proposals_of_none(search: Any) -> Any:

@@ -151,7 +151,7 @@ def test_a_search_goes_on_with_trials_that_ended_early_under_the_same_criterion_
     again = run(0.95)
     assert len(seen) == 1  # the float model, whose scores all others are held against
     assert [trial.samples for trial in again.trials] == [trial.samples for trial in first.trials]
-    run(0.95, max_loss=0.5)
+    run(0.95, max_loss=0.45)
     assert len(seen) >= 1 + 5
     assert all(trial.samples is None for trial in run(None).trials)
 

@@ -58,6 +58,10 @@ def _tuned(file: TuneRecipeFile) -> TuneResult:
     model = float_model(recipe)
     evaluate = torch.no_grad()(load_function(values.evaluate, recipe.folder, recipe.at("evaluate")))
     named = options.loss_fn
+    second = options.confirm
+    confirm = None
+    if second is not None:
+        confirm = torch.no_grad()(load_function(second, recipe.folder, file.at("confirm")))
     loss_fn = None if named is None else load_function(named, recipe.folder, file.at("loss_fn"))
     data = data_of(recipe)
     note(f"tuning; trials are kept in {displayed(file.storage)}")
@@ -66,7 +70,7 @@ def _tuned(file: TuneRecipeFile) -> TuneResult:
             model, data, evaluate,
             config=recipe.request(), first_last=values.first_last, capability=recipe.loaded_capability(),
             max_loss=options.max_loss, criterion=options.criterion, higher_is_better=options.higher_is_better,
-            metric_weights=options.metric_weights, objective=options.objective, budgets=options.budgets,
+            metric_weights=options.metric_weights, confidence=options.confidence, confirm=confirm, objective=options.objective, budgets=options.budgets,
             strategy=options.strategy, strategy_options=options.strategy_options, recover=values.recover,
             loss_fn=loss_fn, max_trials=options.max_trials, timeout=options.timeout, seed=values.seed,
             storage=file.storage, study=options.study, distributed=options.distributed,

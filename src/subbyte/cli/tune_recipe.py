@@ -28,6 +28,7 @@ class TuneOptions(BaseModel):
     """The mapping `tune` of a recipe; as the arguments of `subbyte.quantization.tune`, whose defaults they have.
 
     Args:
+        confirm: a second evaluation, on other data, as `file.py:name`.
         loss_fn: a function of a model and a batch, as `file.py:name`, for strategies that need gradients.
         storage: a file, relative to the recipe, or the URL of a database.
     """
@@ -38,6 +39,8 @@ class TuneOptions(BaseModel):
     criterion: Literal["relative", "absolute"] = "relative"
     higher_is_better: StrictBool | dict[str, StrictBool] = True
     metric_weights: dict[str, Number] = {}
+    confidence: Number | None = 0.9
+    confirm: StrictStr | None = None
     objective: StrictStr | dict[str, Number] = "size"
     budgets: dict[str, Number] = {}
     strategy: StrictStr = "sensitivity"
@@ -56,7 +59,7 @@ class TuneOptions(BaseModel):
         Raises:
             TuningError: that has no meaning.
         """
-        return Accuracy(self.max_loss, self.criterion, self.higher_is_better, self.metric_weights)
+        return Accuracy(self.max_loss, self.criterion, self.higher_is_better, self.metric_weights, self.confidence)
 
     def goal(self) -> Goal:
         """What to make small.
@@ -109,6 +112,7 @@ class TuneRecipeFile:
             ("objective", lambda: read_goal(self.options.objective)),
             ("budgets", self.options.goal),
             ("max_loss", lambda: Accuracy(self.options.max_loss)),
+            ("confidence", lambda: Accuracy(confidence=self.options.confidence)),
             ("metric_weights", self.options.accuracy),
             ("distributed", lambda: distribution_of(self.options.distributed)),
             ("early_stopping", lambda: early_stopping_of(self.options.early_stopping)),

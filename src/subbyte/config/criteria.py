@@ -35,6 +35,7 @@ class AccuracyCriterion(_Criterion):
         higher_is_better: whether a larger metric is a better one.
         criterion: whether `tolerable_loss` is a share of the float model's metric, or in the metric's own units.
         tolerable_loss: at most.
+        confidence: with which that is shown, where the evaluation gives scores of samples; None estimates the loss.
 
     Raises:
         ConfigError: an unknown key, or a value of the wrong kind; a loss below zero would ask for more than the float
@@ -44,6 +45,7 @@ class AccuracyCriterion(_Criterion):
     higher_is_better: StrictBool = True
     criterion: Literal["relative", "absolute"] = "relative"
     tolerable_loss: Loss = 0.01
+    confidence: Annotated[float, Field(ge=0.5, lt=1)] | None = 0.9
 
 
 class TuningCriterion(_Criterion):

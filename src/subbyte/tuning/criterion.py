@@ -187,8 +187,8 @@ class PairedCriterion(Criterion):
         found = part[part < min(len(each) for each in scores.values())]
         if not len(found):
             return None
-        of_both = [{name: each[found] for name, each in of.items()} for of in (scores, self._reference)]
-        return shown_loss(self._accuracy, *of_both, self._confidence, samples)
+        scores, reference = ({name: each[found] for name, each in of.items()} for of in (scores, self._reference))
+        return shown_loss(self._accuracy, scores, reference, self._confidence, samples)
 
     def _check(self, samples: int) -> None:
         """Warn where not even a model that answers all samples alike can pass."""
