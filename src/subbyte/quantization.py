@@ -350,8 +350,9 @@ def tune(
         criterion: whether that is a share of the metric or in its own units.
         higher_is_better: of all metrics, or of each by name.
         metric_weights: of several metrics, whose weighted mean loss then counts; else the worst of all does.
-        confidence: of an `evaluate` that gives scores: with which the loss is shown to be at most `max_loss`, on samples
-            that took no part in the search. Samples must come in the same order each time. None: the loss is estimated.
+        confidence: of an `evaluate` that gives scores: with which it is shown that the loss is at most `max_loss`, on
+            samples that took no part in the search. They must come in the same order each time. None: the loss is
+            estimated.
         confirm: a second evaluation, of data that `evaluate` does not see. It decides among at most five models that
             the search takes for good enough: by the confidence if it gives scores, else by its number.
         objective: what to make small: `size` (bytes), `bops` (bit operations), or several with weights.

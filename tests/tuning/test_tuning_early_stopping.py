@@ -167,7 +167,7 @@ def test_fit_ends_evaluations_early(digits: Any, tmp_path: Path) -> None:
     scores, seen = counted(test)
     conf = subbyte.PostTrainingQuantConfig(
         op_type_dict={".*": {"weight": {"dtype": ["int2"], "algorithm": ["minmax"]}}},
-        accuracy_criterion=subbyte.AccuracyCriterion(tolerable_loss=0.001),
+        accuracy_criterion=subbyte.AccuracyCriterion(tolerable_loss=0.001, confidence=None),
         tuning_criterion=subbyte.TuningCriterion(max_trials=4, strategy="random", objective="modelsize"),
     )
     storage = tmp_path / "s.db"

@@ -60,8 +60,8 @@ class TuneResult:
         perturbations: mean trace of the loss's Hessian times squared error, of the weight of an op alone quantized,
             where the strategy went by that.
         seconds: that this search took; trials that an earlier run made are not in it.
-        stopped_because: `strategy` (it had nothing more to propose), `max_trials`, `timeout` or `good_enough` (a trial was
-            and no other was wanted).
+        stopped_because: `strategy` (it had nothing more to propose), `max_trials`, `timeout`, or `good_enough` (a trial
+            was, and no other was wanted).
         left_out: alternatives of each op that the strategy did not look at because they save nothing, and beside which.
         measured: by objective, of those that are predicted op by op (latency): prediction and measurement of the
             `float` and of the `best` model.
