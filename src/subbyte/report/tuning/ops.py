@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from subbyte.report.rows import rows_of
+from subbyte.report.tuning.untried import note_of
 from subbyte.spec import OpConfig
 from subbyte.tuning import TuneResult, width
 
@@ -25,6 +26,7 @@ class TunedOp:
         bytes: of its parameters now.
         float_bytes: of them in float.
         kernel: that runs it.
+        note: of an op that stays float, which of its alternatives no trial had; else empty.
     """
 
     name: str
@@ -39,6 +41,7 @@ class TunedOp:
     bytes: int
     float_bytes: int
     kernel: str
+    note: str = ""
 
     @property
     def as_requested(self) -> bool:
@@ -62,5 +65,5 @@ def _tuned_op(result: TuneResult, row: dict[str, Any]) -> TunedOp:
         *key, str(asked), row["realized"], None if narrowest is None else str(narrowest), len(alternatives),
         narrowest is not None and width(asked) > width(narrowest),
         None if row["weight_dtype"] is None else row["weight_bits"], row["activation_bits"], row["bytes"],
-        row["float_bytes"], row["kernel"],
+        row["float_bytes"], row["kernel"], note_of(result, key),
     )  # fmt: skip

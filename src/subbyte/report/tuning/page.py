@@ -5,6 +5,7 @@ from subbyte.report.tuning.charts import bit_map, cost_history, front_chart, los
 from subbyte.report.tuning.ops import tuned_ops
 from subbyte.report.tuning.sensitivities import input_sensitivities, weight_perturbations, weight_sensitivities
 from subbyte.report.tuning.table import conclusion, outcome_rows
+from subbyte.report.tuning.untried import left_out_groups, untried_of
 from subbyte.report.tuning.words import duration, error_text, loss_text, objective_text, perturbation_text
 from subbyte.tuning import TuneResult
 
@@ -20,5 +21,6 @@ def as_html(result: TuneResult) -> str:
         sensitivities=[("weights", weight_sensitivities(result)), ("inputs", input_sensitivities(result))],
         perturbations=weight_perturbations(result),
         shade=shade, duration=duration, error_text=error_text, perturbation_text=perturbation_text,
-        loss_text=loss_text, objective_text=objective_text,
+        loss_text=loss_text, objective_text=objective_text, left_out=left_out_groups(result),
+        untried=[(name, untried_of(result, (name, kind))) for name, kind in result.untried],
     )  # fmt: skip

@@ -26,17 +26,23 @@ def as_csv(result: TuneResult) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
-        ["number", *metrics, "loss", *objectives, "cost", "met", "recovered", "samples", "seconds", "evaluation",
+        ["number", *metrics, "loss", *objectives, "cost", "met", "recovered", "samples", "estimate", "low", "high",
+         "confirmed", "seconds", "evaluation",
          "problem", *(f"{name} ({kind})" for name, kind in ops)]
     )  # fmt: skip
     for trial in result.trials:
         writer.writerow(
             [trial.number, *(trial.metrics.get(name, "") for name in metrics), "" if trial.failed else trial.loss,
              *(trial.objectives[name] for name in objectives), trial.cost, trial.met, trial.recovered,
-             "" if trial.samples is None else trial.samples, trial.seconds, trial.evaluation, trial.problem,
-             *(str(trial.config.op.get(key, OpConfig())) for key in ops)]
+             _cell(trial.samples), _cell(trial.estimate), _cell(getattr(trial.interval, "low", None)),
+             _cell(getattr(trial.interval, "high", None)), _cell(trial.confirmed), trial.seconds,
+             trial.evaluation, trial.problem, *(str(trial.config.op.get(key, OpConfig())) for key in ops)]
         )  # fmt: skip
     return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None else value
 
 
 def _plain(result: TuneResult) -> dict[str, Any]:
@@ -48,7 +54,14 @@ def _plain(result: TuneResult) -> dict[str, Any]:
         "study": result.study,
         "seconds": result.seconds,
         "strategy": wanted.strategy,
-        "criterion": {"max_loss": wanted.accuracy.max_loss, "unit": wanted.accuracy.criterion},
+        "criterion": {
+            "max_loss": wanted.accuracy.max_loss,
+            "unit": wanted.accuracy.criterion,
+            "confidence": wanted.accuracy.confidence,
+        },
+        "loss": result.loss,
+        "interval": None if result.interval is None else asdict(result.interval),
+        "stopped_because": result.stopped_because,
         "objective": dict(wanted.goal.weights),
         "budgets": dict(wanted.goal.budgets),
         "max_trials": wanted.max_trials,
@@ -61,6 +74,22 @@ def _plain(result: TuneResult) -> dict[str, Any]:
         "ops": [op.to_dict() for op in tuned_ops(result)],
         "errors": _errors(result.errors),
         "part_errors": _errors(result.part_errors),
+        "left_out": [
+            {
+                "name": name,
+                "type": kind,
+                "config": str(config),
+                "beside": str(why.beside),
+                "more": why.more,
+                "spread": why.spread,
+            }
+            for (name, kind), every in result.left_out.items()
+            for config, why in every.items()
+        ],
+        "untried": [
+            {"name": name, "type": kind, "configs": [str(config) for config in every]}
+            for (name, kind), every in result.untried.items()
+        ],
         "perturbations": _errors(result.perturbations),
         "trials": [trial.to_dict() for trial in result.trials],
     }

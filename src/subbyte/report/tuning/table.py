@@ -7,13 +7,15 @@ from rich.table import Table
 from rich.text import Text
 
 from subbyte.report.summary import summary
-from subbyte.report.tuning.words import duration, loss_text, objective_text
+from subbyte.report.tuning.untried import untried_text, why_it_stopped
+from subbyte.report.tuning.words import duration, found_loss_text, loss_text, objective_text
 from subbyte.tuning import TuneResult
 
 
 def conclusion(result: TuneResult) -> list[str]:
     """What is to be said of the whole search, in sentences."""
-    return [_of_the_criterion(result), _of_the_model(result), _of_the_trials(result)]
+    said = [_of_the_criterion(result), _of_the_model(result), _of_the_trials(result), untried_text(result)]
+    return [sentence for sentence in said if sentence]
 
 
 def outcome_table(result: TuneResult) -> Table:
@@ -32,7 +34,7 @@ def outcome_rows(result: TuneResult) -> Iterator[tuple[str, str, str, str]]:
     for name, value in result.baseline_metrics.items():
         found = best.metrics.get(name)
         yield name, f"{value:.6g}", "-" if found is None else f"{found:.6g}", ""
-    loss = "-" if best.failed else loss_text(best.loss, wanted.accuracy)
+    loss = "-" if best.failed else found_loss_text(result)
     yield (
         f"loss ({wanted.accuracy.criterion})",
         "",
@@ -52,13 +54,31 @@ def _of_the_criterion(result: TuneResult) -> str:
     best, accuracy = result.best, result.wanted.accuracy
     if best.failed:
         return f"criterion not met: every trial failed, the last with {result.trials[-1].problem}; the model is float"
-    said = f"loss {loss_text(best.loss, accuracy)} of at most {loss_text(accuracy.max_loss, accuracy)}"
+    said = f"loss {found_loss_text(result)} of at most {loss_text(accuracy.max_loss, accuracy)}{_how(result)}"
     broken = [
         f"{name} {objective_text(name, best.objectives[name])} of at most {objective_text(name, most)}"
         for name, most in result.wanted.goal.budgets.items()
         if best.objectives[name] > most
     ]
     return f"criterion {'met' if result.criterion_met else 'not met'}: {'; '.join([said, *broken])}"
+
+
+def _how(result: TuneResult) -> str:
+    """Return what stands behind the loss: samples that took no part in the search, or an estimate."""
+    interval, accuracy = result.interval, result.wanted.accuracy
+    if interval is not None and accuracy.confidence is not None:
+        return (
+            f" (with {accuracy.confidence:.0%} confidence at most {loss_text(interval.high, accuracy)}: "
+            f"{interval.samples:,} samples that took no part in the search)"
+        )
+    if result.best.confirmed is not None:
+        return " (by the evaluation that confirms)"
+    if result.best.estimate is None:
+        return ""
+    return (
+        f" (an estimate; measured: {loss_text(result.best.loss, accuracy)}. An evaluation that returns a score for "
+        "each sample, or a second one as confirm=, can show it)"
+    )
 
 
 def _of_the_model(result: TuneResult) -> str:
@@ -76,7 +96,7 @@ def _of_the_trials(result: TuneResult) -> str:
         f"{len(result.trials)} trials of at most {result.wanted.max_trials}"
         + (f", {failed} failed" if failed else "")
         + f", strategy {result.wanted.strategy}, {duration(result.seconds)}; evaluations {duration(evaluation)}; "
-        + f"study {result.study}"
+        + f"study {result.study}; ended because {why_it_stopped(result)}"
     )
 
 

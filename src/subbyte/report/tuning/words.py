@@ -1,6 +1,6 @@
 """How a search's figures are written."""
 
-from subbyte.tuning import Accuracy, objective_of
+from subbyte.tuning import Accuracy, TuneResult, objective_of
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 
@@ -22,6 +22,15 @@ def compact(value: float) -> str:
 def loss_text(loss: float, accuracy: Accuracy) -> str:
     """A share in %, or as many of the metric's own units."""
     return f"{100 * loss:.3g} %" if accuracy.criterion == "relative" else f"{loss:.4g}"
+
+
+def found_loss_text(result: TuneResult) -> str:
+    """Return the loss of the best trial: `0.3 % [-0.4 %, 0.9 %]` with its bounds, or `about 0.9 %` of an estimate."""
+    accuracy, interval = result.wanted.accuracy, result.interval
+    loss = loss_text(result.loss, accuracy)
+    if interval is None:
+        return f"about {loss}" if result.best.estimate is not None and result.best.confirmed is None else loss
+    return f"{loss} [{loss_text(interval.low, accuracy)}, {loss_text(interval.high, accuracy)}]"
 
 
 def objective_text(name: str, value: float) -> str:
