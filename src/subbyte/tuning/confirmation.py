@@ -6,7 +6,7 @@ from typing import Any
 
 from subbyte.tuning.accuracy import Evaluated, read_evaluation
 from subbyte.tuning.candidate import Candidate
-from subbyte.tuning.criterion import shown_loss, tested
+from subbyte.tuning.criterion import passed_in_order, shown_loss
 from subbyte.tuning.evaluation import Evaluate, check_same_samples, evaluate_float, printable
 from subbyte.tuning.search import Search
 from subbyte.tuning.trial import Trial
@@ -49,7 +49,7 @@ class Confirmation:
             return found[trial.number].confirmed is True
 
         chosen = _spaced(finalists)
-        passed = tested(chosen, passes)
+        passed = passed_in_order(chosen, passes)
         trials = [found.get(trial.number, trial) for trial in trials]
         return [replace(trial, met=False, confirmed=False) if _is_unshown(trial, passed) else trial for trial in trials]
 

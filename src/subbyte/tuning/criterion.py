@@ -19,7 +19,7 @@ from subbyte.tuning.study import Record
 from subbyte.tuning.trial import Trial
 
 HELD_OUT = 0.75  # share of the samples that take no part in the search
-_NEAR = 3.0  # times the tolerable loss: trials that lost more say nothing of those that may be good enough
+_NEAR = 10.0  # times the tolerable loss: trials that lost more say nothing of those that may be good enough
 _LEAST = 1e-3  # of the metric: trials that lose less are near one another, whatever is tolerable
 
 
@@ -86,7 +86,7 @@ def shown_loss(
     return worst([loss.interval(confidence, samples) for loss in accuracy.paired(scores, reference)])
 
 
-def tested(trials: Sequence[Trial], passes: Callable[[Trial], bool]) -> dict[int, bool]:
+def passed_in_order(trials: Sequence[Trial], passes: Callable[[Trial], bool]) -> dict[int, bool]:
     """Return by number whether trials pass, in the order of a chain; from the first that fails on, none does."""
     found: dict[int, bool] = {}
     for trial in trials:
@@ -154,7 +154,7 @@ class PairedCriterion(Criterion):
         if not len(self._held_out):
             return [self._judged(each, None, None) for each in tried]
         intervals = {each.trial.number: self._shown(each) for each in tried if not each.trial.failed}
-        passed = tested(chain([each.trial for each in tried]), lambda trial: self._passes(trial, intervals))
+        passed = passed_in_order(chain([each.trial for each in tried]), lambda trial: self._passes(trial, intervals))
         return [self._judged(each, intervals.get(each.trial.number), passed.get(each.trial.number)) for each in tried]
 
     def _shown(self, each: Tried) -> Interval | None:

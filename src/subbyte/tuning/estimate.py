@@ -58,11 +58,11 @@ class ModelDeviations:
         return self._known[key]
 
     def _added(self, config: TuneConfig) -> float | None:
-        keys = [(key, part) for key, each in config.op.items() for part in parts(each)]
-        found = [self._search.op_errors.get(each) for each in keys]
-        deviations = [each.deviation.astype(np.float64) for each in found if each is not None]
-        if len(deviations) < len(found):
+        fixed = config.op.keys() - {op.key for op in self._search.space.tunable}
+        every = [(key, part) for key, each in config.op.items() for part in parts(each)]
+        if any(each not in self._search.op_errors for each in every if each[0] not in fixed):
             return None
+        deviations = [self._search.op_error(*each).deviation.astype(np.float64) for each in every]
         return _finite(float(angle(sum(deviations, start=np.zeros(1)))))
 
     def _measured(self, config: TuneConfig) -> float | None:
