@@ -111,7 +111,7 @@ def test_an_evaluation_that_yields_scores_ends_early(folder):
     pages = [folder / f"found.{kind}" for kind in ("html", "json", "csv")]
     with (folder / "zoo.py").open("a") as file:  # the float model gets everything right, which is the first
         file.write(
-            "\n\nmodels = []\n\n\ndef scores(model):\n    models.append(model)\n    for _ in range(20):\n"
+            "\n\nmodels = []\n\n\ndef scores(model):\n    models.append(model)\n    for _ in range(40):\n"
             "        yield torch.ones(10) if len(models) == 1 else torch.zeros(10)\n"
         )
     result = tune(
@@ -122,7 +122,7 @@ def test_an_evaluation_that_yields_scores_ends_early(folder):
     trials = json.loads(pages[1].read_text())["trials"]
     lines = list(csv.DictReader(pages[2].read_text().splitlines()))
     assert [int(line["samples"]) for line in lines] == [trial["samples"] for trial in trials]
-    assert all(0 < trial["samples"] < 200 for trial in trials)
+    assert all(0 < trial["samples"] < 400 for trial in trials)
     assert pages[0].read_text().count(f"(estimated from {trials[0]['samples']} samples)") == 2
 
 
@@ -138,7 +138,7 @@ def test_options_reach_the_search(folder):
     assert result.exit_code == 0, result.stderr
     found = json.loads(page.read_text())
     assert (found["study"], found["strategy"], found["max_trials"]) == ("mine", "random", 3)
-    assert found["criterion"] == {"max_loss": 0.5, "unit": "absolute"}
+    assert found["criterion"] == {"max_loss": 0.5, "unit": "absolute", "confidence": 0.9}
     assert found["objective"] == {"size": 1.0, "bops": 2.0}
     assert found["budgets"] == {"bops": 1e9}
     assert (folder / "kept.db").exists()

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from subbyte.report.summary import summary
 from subbyte.report.tuning.untried import untried_text, why_it_stopped
-from subbyte.report.tuning.words import duration, found_loss_text, loss_text, objective_text
+from subbyte.report.tuning.words import duration, found_loss_text, is_estimated, loss_text, objective_text
 from subbyte.tuning import TuneResult
 
 
@@ -73,7 +73,7 @@ def _how(result: TuneResult) -> str:
         )
     if result.best.confirmed is not None:
         return " (by the evaluation that confirms)"
-    if result.best.estimate is None:
+    if not is_estimated(result):
         return ""
     return (
         f" (an estimate; measured: {loss_text(result.best.loss, accuracy)}. An evaluation that returns a score for "

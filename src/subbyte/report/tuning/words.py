@@ -29,8 +29,14 @@ def found_loss_text(result: TuneResult) -> str:
     accuracy, interval = result.wanted.accuracy, result.interval
     loss = loss_text(result.loss, accuracy)
     if interval is None:
-        return f"about {loss}" if result.best.estimate is not None and result.best.confirmed is None else loss
+        return f"about {loss}" if is_estimated(result) else loss
     return f"{loss} [{loss_text(interval.low, accuracy)}, {loss_text(interval.high, accuracy)}]"
+
+
+def is_estimated(result: TuneResult) -> bool:
+    """Return whether the loss of the best trial is an estimate; one that was measured as too much needs none."""
+    best = result.best
+    return best.estimate is not None and best.confirmed is None and (best.met or best.estimate > best.loss)
 
 
 def objective_text(name: str, value: float) -> str:
