@@ -344,7 +344,7 @@ def test_deviations_that_the_strategy_measured_are_added() -> None:
 
 def test_a_second_evaluation_decides_with_its_own_scores() -> None:
     chance = STEPS | {5: 0.008, 4: 0.009, 3: 0.01, 2: 0.011}  # the data of the search says that all are good
-    other = Answers(77, STEPS)
+    other = Answers(77, STEPS | {4: 0.019})
     result = searched(Answers(1, chance), confirm=other)
     assert best_bits(result) in (5, 6, 7)
     assert result.criterion_met
@@ -353,6 +353,9 @@ def test_a_second_evaluation_decides_with_its_own_scores() -> None:
     finalists = [each for each in result.trials if each.confirmed is not None]
     assert other.calls - 1 <= 5
     assert {each.met for each in finalists} == {True, False}
+    bounds = [(each.interval.high <= 0.02, each.met) for each in finalists if each.interval is not None]
+    assert all(shown == met for shown, met in bounds)
+    assert any(each.interval.loss <= 0.02 < each.interval.high for each in finalists if each.interval is not None)
 
 
 def test_a_second_evaluation_that_returns_a_number_decides_by_it() -> None:
