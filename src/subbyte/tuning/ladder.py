@@ -53,7 +53,7 @@ def dominated(
         spreads: by objective, standard errors of these.
     """
     found: dict[OpConfig, LeftOut] = {}
-    every = list(configs)
+    every = sorted(configs, key=width, reverse=True)
     figures = [{config: (cost(config), spreads[name](config)) for config in every} for name, cost in costs.items()]
     for one in every:
         for other in every:

@@ -26,7 +26,7 @@ class TunedOp:
         bytes: of its parameters now.
         float_bytes: of them in float.
         kernel: that runs it.
-        note: of an op that stays float, which of its alternatives no trial had; else empty.
+        note: of an op that stays float, which of its other alternatives no trial had, and why; else empty.
     """
 
     name: str

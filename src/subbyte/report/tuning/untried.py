@@ -18,9 +18,9 @@ _WHY = {
 
 @dataclass(frozen=True)
 class Group:
-    """Alternatives of several ops that were left out for the same reason."""
+    """Alternatives that several ops have left out for the same reason."""
 
-    precision: str
+    alternatives: tuple[str, ...]
     reason: str
     ops: tuple[str, ...]
 
@@ -43,27 +43,30 @@ def _types(config: OpConfig) -> list[str]:
 
 
 def left_out_groups(result: TuneResult) -> list[Group]:
-    """Return what was left out, the same reasons of several ops together; measured differences apart."""
-    found: dict[tuple[str, str], list[str]] = {}
+    """Return what was left out, alternatives with the same reason in the same ops together."""
+    by_alternative: dict[tuple[str, str], list[str]] = {}
     for (name, _), every in result.left_out.items():
         for config, why in every.items():
-            ops = found.setdefault((precision(config), _reason(result, config, why)), [])
+            ops = by_alternative.setdefault(_alternative_and_reason(result, config, why), [])
             ops += [] if name in ops else [name]
-    return [Group(*group, tuple(ops)) for group, ops in found.items()]
+    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (alternative, reason), ops in by_alternative.items():
+        groups.setdefault((reason, tuple(ops)), []).append(alternative)
+    return [Group(tuple(alternatives), reason, ops) for (reason, ops), alternatives in groups.items()]
 
 
-def _reason(result: TuneResult, config: OpConfig, why: LeftOut) -> str:
+def _alternative_and_reason(result: TuneResult, config: OpConfig, why: LeftOut) -> tuple[str, str]:
     beside = precision(why.beside)
     if not _is_as_wide(why.beside, config):
-        return f"is neither as wide as {beside} nor narrower"
+        return precision(config), f"neither as wide as {beside} nor narrower"
+    if width(why.beside) == width(config):
+        return str(config), f"as wide as {why.beside}, and no cheaper"
     if not why.spread:
-        return f"is narrower than {beside} and saves nothing"
+        return precision(config), f"narrower than {beside}, and saves nothing"
     weights = result.wanted.goal.weights
     single = next(iter(weights)) if len(weights) == 1 and not result.wanted.goal.budgets else None
-    more, spread = (
-        objective_text(single, each) if single else f"{amount(each)} of the cost" for each in (why.more, why.spread)
-    )
-    return f"is narrower than {beside} and costs {more} more, with a standard error of {spread}"
+    more, spread = (objective_text(single, each) if single else amount(each) for each in (why.more, why.spread))
+    return f"{precision(config)} ({more} more, standard error {spread})", f"narrower than {beside}, and costs more"
 
 
 def _is_as_wide(config: OpConfig, other: OpConfig) -> bool:
@@ -76,9 +79,9 @@ def untried_text(result: TuneResult) -> str:
     if result.stopped_because == "strategy" or not untried:
         return ""
     count = sum(map(len, untried.values()))
-    float_ops = [name for (name, kind) in untried if note_of(result, (name, kind))]
+    float_ops = [key[0] for key in untried if note_of(result, key)]
     said = f"not tried: {count:,} alternatives of {len(untried)} ops, which the report lists"
-    return said + (f"; fp32 without a trial of all that was listed: {', '.join(float_ops)}" if float_ops else "")
+    return said + (f"; fp32 without a trial of all the others: {', '.join(float_ops)}" if float_ops else "")
 
 
 def untried_of(result: TuneResult, key: OpKey) -> str:
@@ -87,12 +90,16 @@ def untried_of(result: TuneResult, key: OpKey) -> str:
 
 
 def note_of(result: TuneResult, key: OpKey) -> str:
-    """Return what must be said of an op that stays float: which of its other alternatives no trial had."""
-    chosen = result.best.config.op.get(key, OpConfig())
-    left = [config for config in result.untried.get(key, []) if not config.is_unchanged]
-    if not chosen.is_unchanged or not left:
+    """Return what must be said of an op that stays float: which of its other alternatives no trial had, and why."""
+    if not result.best.config.op.get(key, OpConfig()).is_unchanged:
         return ""
-    return f"fp32, though not all else was tried ({why_it_stopped(result)}): {_named(left)}"
+    tried = {trial.config.op.get(key, OpConfig()) for trial in result.trials}
+    known = {precision(config) for config in [*tried, *result.untried.get(key, [])]}
+    dearer = [config for config in result.left_out.get(key, {}) if precision(config) not in known]
+    left = [config for config in result.untried.get(key, []) if not config.is_unchanged]
+    said = [f"left out because they save nothing: {_named(dearer)}"] if dearer else []
+    said += [f"not tried, as {why_it_stopped(result)}: {_named(left)}"] if left else []
+    return "; ".join(said)
 
 
 def _named(configs: Sequence[OpConfig]) -> str:
