@@ -129,8 +129,11 @@ def main() -> None:
     trials = QUICK_TRIALS if options.quick else TRIALS
     found = {}
     for way in ways:
-        found[way] = [_outcome(network, model, scores, way, seed, trials) for seed in range(splits)]
-        print(f"{way.name}: {[f'{each.size:,.0f} {each.loss:.2%}' for each in found[way]]}", flush=True)
+        found[way] = []
+        for seed in range(splits):
+            found[way].append(outcome := _outcome(network, model, scores, way, seed, trials))
+            said = "met" if outcome.result.criterion_met else "not met"
+            print(f"{way.name}, split {seed}: {outcome.size:,.0f} bytes, {outcome.loss:.2%}, {said}", flush=True)
     smallest = _smallest(scores, of_float, (each for outcomes in found.values() for each in outcomes))
     _write(report, network, found, smallest, splits, trials)
 

@@ -353,8 +353,8 @@ def tune(
         confidence: of an `evaluate` that gives scores: with which it is shown that the loss is at most `max_loss`, on
             samples that took no part in the search. They must come in the same order each time. None: the loss is
             estimated.
-        confirm: a second evaluation, of data that `evaluate` does not see. It decides among at most five models that
-            the search takes for good enough: by the confidence if it gives scores, else by its number.
+        confirm: a second evaluation, of data that `evaluate` does not see. It decides among a few models that the
+            search takes for good enough: by the confidence if it gives scores, else by its number.
         objective: what to make small: `size` (bytes), `bops` (bit operations), or several with weights.
         budgets: what objectives may be at most, by name.
         strategy: how the space is searched, by name.

@@ -15,13 +15,14 @@ from subbyte import EvaluationError, TuneConfig
 from subbyte.adaptor import OutputError
 from subbyte.errors import ModelError
 from subbyte.spec import OpConfig
-from subbyte.tuning import Accuracy, Limits, Proposals, Search, Task, Trial, TuneResult, read_goal, search_best
+from subbyte.tuning import Accuracy, Limits, Proposals, Search, Task, TuneResult, read_goal, search_best
 from subbyte.tuning.candidate import Candidate
-from subbyte.tuning.criterion import HELD_OUT, PairedCriterion, chain, passed_in_order
+from subbyte.tuning.criterion import HELD_OUT, PairedCriterion
 from subbyte.tuning.estimate import estimated_loss
 from subbyte.tuning.ladder import bits
 from subbyte.tuning.paired import paired_loss
 from subbyte.tuning.scores import pack
+from subbyte.tuning.sequences import first_confidence
 from subbyte.tuning.strategies import registry
 from subbyte.tuning.study import Record
 
@@ -115,7 +116,7 @@ def test_the_loss_has_its_interval_on_samples_that_took_no_part() -> None:
     held_out = order[: round(HELD_OUT * SAMPLES)]
     scores = answers(result.best.config)
     loss = paired_loss(scores[held_out], answers(None)[held_out], relative=False, higher_is_better=True)
-    assert result.interval == loss.interval(0.9)
+    assert result.interval == loss.interval(first_confidence(0.9))
     assert result.loss == loss.value
     assert result.best.loss == pytest.approx(float((answers(None) - scores).mean()))  # of all samples
     assert result.interval.high <= 0.02
@@ -158,34 +159,6 @@ def test_the_test_ends_at_the_first_trial_that_fails() -> None:
     assert by_bits[6].confirmed is None  # dearer and worse than 5 bits, so that it is not in the chain
 
 
-def trial(number: int, loss: float, cost: float, **given: Any) -> Trial:
-    return Trial(number, TuneConfig({}), {"metric": 1.0}, loss, {"size": cost}, cost, True, **given)
-
-
-def test_a_chain_goes_from_accurate_and_dear_to_cheap() -> None:
-    trials = [
-        trial(0, 0.3, 2.0), trial(1, 0.1, 5.0), trial(2, 0.2, 6.0), trial(3, 0.0, 9.0), trial(4, 0.1, 7.0),
-        trial(5, 0.05, 1.0, problem="fell"), trial(6, 0.01, 1.0, excess=0.1),
-    ]  # fmt: skip
-    assert [each.number for each in chain(trials)] == [3, 1, 0]
-
-
-def test_no_trial_passes_after_one_that_fails() -> None:
-    asked: list[int] = []
-
-    def passes(each: Trial) -> bool:
-        asked.append(each.number)
-        return each.number != 1
-
-    assert passed_in_order([trial(number, 0.0, 1.0) for number in range(4)], passes) == {
-        0: True,
-        1: False,
-        2: False,
-        3: False,
-    }
-    assert asked == [0, 1]
-
-
 def test_the_float_model_loses_nothing_with_certainty() -> None:
     reference = {"metric": torch.ones(300).double()}
     criterion = PairedCriterion(Accuracy(0.02), 0.9, reference, seed=0)
@@ -211,10 +184,10 @@ def test_of_several_metrics_each_must_be_shown() -> None:
 def test_too_few_samples_are_a_warning_that_says_how_many_are_enough() -> None:
     few = Answers(0, dict.fromkeys(STEPS, 0.0), changed=0.0, samples=100)
     with pytest.warns(
-        UserWarning, match="75 samples cannot show with a confidence of 0.9 .* at most 0.02.*at least 155 "
+        UserWarning, match="75 samples cannot show with a confidence of 0.9 .* at most 0.02.*at least 170 "
     ):
         assert not searched(few).criterion_met
-    enough = Answers(0, dict.fromkeys(STEPS, 0.0), changed=0.0, samples=155)
+    enough = Answers(0, dict.fromkeys(STEPS, 0.0), changed=0.0, samples=170)
     assert searched(enough).criterion_met
     assert searched(few, accuracy={"confidence": None}).criterion_met
 

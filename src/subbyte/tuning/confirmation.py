@@ -1,17 +1,19 @@
 """A second evaluation, on other data, that decides among the models that a search would choose."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from subbyte.tuning.accuracy import Evaluated, read_evaluation
 from subbyte.tuning.candidate import Candidate
-from subbyte.tuning.criterion import passed_in_order, shown_loss
+from subbyte.tuning.criterion import shown_loss
 from subbyte.tuning.evaluation import Evaluate, check_same_samples, evaluate_float, printable
 from subbyte.tuning.search import Search
+from subbyte.tuning.sequences import passed
 from subbyte.tuning.trial import Trial
 
-_MOST = 5  # models that are evaluated, the float model aside
+_MOST = 5  # models of each sequence that are evaluated
+_ANY = 0.9  # confidence where the evaluation returns numbers, of which none has one
 
 
 @dataclass(frozen=True)
@@ -34,39 +36,53 @@ class Confirmation:
         scores = self.of_float.scores
         return None if scores is None else min(len(each) for each in scores.values())
 
-    def decided(self, trials: Sequence[Trial], finalists: Sequence[Trial]) -> list[Trial]:
-        """Return all trials with the verdict on the finalists.
+    def decided(self, trials: Sequence[Trial], expected: Sequence[Trial]) -> list[Trial]:
+        """Return all trials with the verdict on those that the search takes for good enough.
 
         Args:
-            trials: as the search judged them.
-            finalists: trials that the search takes for good enough, from the one that seems to lose least to the
-                cheapest. Of many, five are evaluated, evenly spaced.
+            trials: as the search judged them, by their numbers.
+            expected: the same with the losses that are expected of this evaluation.
         """
-        found: dict[int, Trial] = {}
+        found: dict[int, Evaluated | str] = {}
+        judged: dict[int, Trial] = {}
 
-        def passes(trial: Trial) -> bool:
-            found[trial.number] = self._evaluated(trial)
-            return found[trial.number].confirmed is True
+        def passes(trial: Trial, confidence: float) -> bool:
+            if trial.number not in found:
+                found[trial.number] = self._evaluated(trial)
+            judged[trial.number] = self._judged(trials[trial.number], found[trial.number], confidence)
+            return judged[trial.number].met
 
-        chosen = _spaced(finalists)
-        passed = passed_in_order(chosen, passes)
-        trials = [found.get(trial.number, trial) for trial in trials]
-        return [replace(trial, met=False, confirmed=False) if _is_unshown(trial, passed) else trial for trial in trials]
+        confidence = self.search.accuracy.confidence or _ANY
+        verdicts = passed([trial for trial in expected if trial.met], confidence, passes, _MOST)
+        final = {number: judged.get(number, trials[number]) for number in verdicts}
+        return [
+            replace(final[trial.number], met=verdicts[trial.number], confirmed=verdicts[trial.number])
+            if trial.number in verdicts
+            else trial
+            for trial in trials
+        ]
 
-    def _evaluated(self, trial: Trial) -> Trial:
-        accuracy = self.search.accuracy
+    def _evaluated(self, trial: Trial) -> Evaluated | str:
+        """Return what the evaluation returned, or the problem."""
         try:
             found = read_evaluation(self.evaluate(self.search.realized(Candidate(trial.config, trial.recovered))))
             check_same_samples(found.scores, self.of_float.scores)
-            loss = accuracy.loss(found.metrics, self.of_float.metrics)
+            self.search.accuracy.loss(found.metrics, self.of_float.metrics)
         except Exception as error:  # the user's own code may raise anything: this model is not confirmed
-            return replace(trial, problem=f"confirm: {printable(error)}", confirmed=False, met=False)
-        self.search.model.check_intact()
-        interval = None
-        if found.scores is not None and self.of_float.scores is not None and accuracy.confidence is not None:
-            interval = shown_loss(accuracy, found.scores, self.of_float.scores, accuracy.confidence)
-        confirmed = (loss if interval is None else interval.high) <= accuracy.max_loss
-        return replace(trial, interval=interval, estimate=loss, confirmed=confirmed, met=confirmed)
+            return f"confirm: {printable(error)}"
+        finally:
+            self.search.model.check_intact()
+        return found
+
+    def _judged(self, trial: Trial, found: Evaluated | str, confidence: float) -> Trial:
+        if isinstance(found, str):
+            return replace(trial, problem=found, met=False)
+        accuracy, reference = self.search.accuracy, self.of_float.scores
+        loss = accuracy.loss(found.metrics, self.of_float.metrics)
+        if found.scores is None or reference is None or accuracy.confidence is None:
+            return replace(trial, estimate=loss, met=loss <= accuracy.max_loss)
+        interval = shown_loss(accuracy, found.scores, reference, confidence)
+        return replace(trial, estimate=loss, interval=interval, met=interval.high <= accuracy.max_loss)
 
 
 def confirmation_of(search: Search, evaluate: Evaluate, float_model: Any) -> Confirmation:
@@ -80,15 +96,3 @@ def confirmation_of(search: Search, evaluate: Evaluate, float_model: Any) -> Con
     of_float = evaluate_float(evaluate, float_model, search.model)
     search.accuracy.check(of_float.metrics)
     return Confirmation(search, evaluate, of_float)
-
-
-def _spaced(finalists: Sequence[Trial]) -> list[Trial]:
-    last = len(finalists) - 1
-    if last < _MOST:
-        return list(finalists)
-    return [finalists[round(last * each / (_MOST - 1))] for each in range(_MOST)]
-
-
-def _is_unshown(trial: Trial, passed: Mapping[int, bool]) -> bool:
-    """Whether the test ended before it came to a trial."""
-    return trial.confirmed is None and passed.get(trial.number) is False

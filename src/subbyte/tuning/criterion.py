@@ -2,7 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -15,6 +15,7 @@ from subbyte.tuning.estimate import ModelDeviations, estimated_loss
 from subbyte.tuning.paired import Interval, samples_needed, worst
 from subbyte.tuning.scores import Scores, unpack
 from subbyte.tuning.search import Search
+from subbyte.tuning.sequences import first_confidence, passed
 from subbyte.tuning.study import Record
 from subbyte.tuning.trial import Trial
 
@@ -53,8 +54,8 @@ class Criterion(ABC):
         """Return all trials as they are judged in the end."""
 
     @abstractmethod
-    def finalists(self, trials: Sequence[Trial], tried: Sequence[Tried]) -> list[Trial]:
-        """Return the trials that another evaluation is to confirm, from the one that seems to lose least.
+    def expected(self, trials: Sequence[Trial], tried: Sequence[Tried]) -> list[Trial]:
+        """Return the trials with the losses that another evaluation is expected to give.
 
         Args:
             trials: as they are judged in the end.
@@ -84,29 +85,6 @@ def shown_loss(
         samples: number of samples for which the bounds are predicted. Default: the number that there are.
     """
     return worst([loss.interval(confidence, samples) for loss in accuracy.paired(scores, reference)])
-
-
-def passed_in_order(trials: Sequence[Trial], passes: Callable[[Trial], bool]) -> dict[int, bool]:
-    """Return by number whether trials pass, in the order of a chain; from the first that fails on, none does."""
-    found: dict[int, bool] = {}
-    for trial in trials:
-        found[trial.number] = all(found.values()) and passes(trial)
-    return found
-
-
-def chain(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials that are tested in the end, the first that fails ending the test.
-
-    They keep the budgets, and each costs less than all before it and seems to lose more. The order must not depend on
-    what they are tested with: then each may be tested with the full confidence (fixed-sequence test; Maurer, Hothorn
-    and Lehmacher, 1995).
-    """
-    usable = [trial for trial in trials if not trial.failed and trial.excess == 0]
-    found: list[Trial] = []
-    for trial in sorted(usable, key=lambda each: (each.loss, each.cost, each.number)):
-        if not found or trial.cost < found[-1].cost:
-            found.append(trial)
-    return found
 
 
 class PairedCriterion(Criterion):
@@ -143,43 +121,42 @@ class PairedCriterion(Criterion):
             return {name: len(each) for name, each in unpack(record.scores).items()} == counts
         return bool(record.problem or record.scores)
 
-    def finalists(self, trials: Sequence[Trial], tried: Sequence[Tried]) -> list[Trial]:
-        return [trials[trial.number] for trial in chain([each.trial for each in tried]) if trials[trial.number].met]
+    def expected(self, trials: Sequence[Trial], tried: Sequence[Tried]) -> list[Trial]:
+        return [each.trial for each in tried]
 
     def loss(self, candidate: Candidate, record: Record, tried: Sequence[Tried]) -> float:
-        found = self._interval(candidate, record, self._leading, self._deciding)
+        confidence = first_confidence(self._confidence)
+        found = self._interval(candidate, record, confidence, self._leading, self._deciding)
         return found.high if found is not None else self._measured(record)
 
     def decided(self, tried: Sequence[Tried]) -> list[Trial]:
         if not len(self._held_out):
             return [self._judged(each, None, None) for each in tried]
-        intervals = {each.trial.number: self._shown(each) for each in tried if not each.trial.failed}
-        passed = passed_in_order(chain([each.trial for each in tried]), lambda trial: self._passes(trial, intervals))
-        return [self._judged(each, intervals.get(each.trial.number), passed.get(each.trial.number)) for each in tried]
+        intervals: dict[int, Interval] = {}
 
-    def _shown(self, each: Tried) -> Interval | None:
-        return self._interval(each.candidate, each.record, self._held_out, len(self._held_out))
+        def passes(trial: Trial, confidence: float) -> bool:
+            each = tried[trial.number]
+            found = self._interval(each.candidate, each.record, confidence, self._held_out, len(self._held_out))
+            if found is not None:
+                intervals[trial.number] = found
+            return trial.samples is None and found is not None and found.high <= self._accuracy.max_loss
 
-    def _passes(self, trial: Trial, intervals: Mapping[int, Interval | None]) -> bool:
-        found = intervals[trial.number]
-        return trial.samples is None and found is not None and found.high <= self._accuracy.max_loss
+        verdicts = passed([each.trial for each in tried], self._confidence, passes)
+        return [self._judged(each, intervals.get(each.trial.number), verdicts.get(each.trial.number)) for each in tried]
 
-    def _judged(self, each: Tried, interval: Interval | None, passed: bool | None) -> Trial:
+    def _judged(self, each: Tried, interval: Interval | None, verdict: bool | None) -> Trial:
         trial = each.trial
         if trial.failed:
             return trial
-        return replace(
-            trial,
-            loss=self._measured(each.record),
-            interval=interval,
-            confirmed=passed,
-            met=trial.met if passed is None else passed,
-        )
+        met = trial.met if verdict is None else verdict
+        return replace(trial, loss=self._measured(each.record), interval=interval, confirmed=verdict, met=met)
 
     def _measured(self, record: Record) -> float:
         return self._accuracy.loss(record.metrics, self._baseline)
 
-    def _interval(self, candidate: Candidate, record: Record, part: Tensor, samples: int) -> Interval | None:
+    def _interval(
+        self, candidate: Candidate, record: Record, confidence: float, part: Tensor, samples: int
+    ) -> Interval | None:
         """Return the loss on a part of the samples; None if an evaluation that ended early came to none of them."""
         if is_unchanged(candidate):
             return Interval(0.0, 0.0, 0.0, samples)
@@ -188,13 +165,13 @@ class PairedCriterion(Criterion):
         if not len(found):
             return None
         scores, reference = ({name: each[found] for name, each in of.items()} for of in (scores, self._reference))
-        return shown_loss(self._accuracy, scores, reference, self._confidence, samples)
+        return shown_loss(self._accuracy, scores, reference, confidence, samples)
 
     def _check(self, samples: int) -> None:
         """Warn where not even a model that answers all samples alike can pass."""
         losses = self._accuracy.paired(self._reference, self._reference)
         most = self._accuracy.max_loss
-        needed = max(samples_needed(each, most, self._confidence) for each in losses)
+        needed = max(samples_needed(each, most, first_confidence(self._confidence)) for each in losses)
         if needed > self._deciding or most == 0:
             share = samples / max(self._deciding, 1) if len(self._held_out) else 1
             enough = f"give at least {ceil(needed * share):,} samples" if most > 0 else "allow a loss above 0"
@@ -230,9 +207,8 @@ class EstimatedCriterion(Criterion):
     def decided(self, tried: Sequence[Tried]) -> list[Trial]:
         return [self._judged(each, tried) for each in tried]
 
-    def finalists(self, trials: Sequence[Trial], tried: Sequence[Tried]) -> list[Trial]:
-        by_estimate = [trial if trial.estimate is None else replace(trial, loss=trial.estimate) for trial in trials]
-        return [trials[trial.number] for trial in chain(by_estimate) if trial.met]
+    def expected(self, trials: Sequence[Trial], tried: Sequence[Tried]) -> list[Trial]:
+        return [trial if trial.estimate is None else replace(trial, loss=trial.estimate) for trial in trials]
 
     def _judged(self, each: Tried, tried: Sequence[Tried]) -> Trial:
         if each.trial.failed:

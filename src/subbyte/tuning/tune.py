@@ -117,7 +117,7 @@ def search_best(
             reason = loop.run(proposals)
     trials = criterion.decided(loop.tried)
     if confirmation is not None:
-        trials = confirmation.decided(trials, criterion.finalists(trials, loop.tried))
+        trials = confirmation.decided(trials, criterion.expected(trials, loop.tried))
     best = best_of(trials) or trials[0]
     study.keep_best(best, search.recovery)
     chosen = Candidate(search.space.widest()) if best.failed else Candidate(best.config, best.recovered)
