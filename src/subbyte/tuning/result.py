@@ -91,7 +91,7 @@ class TuneResult:
 
     @property
     def interval(self) -> Interval | None:
-        """Bounds of the loss, each with the confidence that was asked for or more; None where the loss is an estimate."""
+        """Bounds of the loss, each with the confidence that was asked for or more; None if the loss is an estimate."""
         return self.best.interval
 
     @property
