@@ -305,7 +305,7 @@ def test_a_search_evaluates_in_eval_and_lets_go_of_its_model(images: torch.Tenso
         modes.append(candidate.training)
         return 1.0 + 0.0 * float(candidate(images).sum())
 
-    result = subbyte.tune(model, images, evaluate, max_trials=2, storage=tmp_path / "study.db")
+    result = subbyte.tune(model, images, evaluate, max_trials=2, recover=[], storage=tmp_path / "study.db")
     assert modes == [False] * 3
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

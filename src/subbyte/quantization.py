@@ -321,7 +321,7 @@ def tune(
     budgets: Mapping[str, float] | None = None,
     strategy: str = "sensitivity",
     strategy_options: Mapping[str, Any] | None = None,
-    recover: Any = None,
+    recover: Any = "default",
     loss_fn: Callable[..., Any] | None = None,
     max_trials: int = 60,
     timeout: float | None = None,
@@ -359,7 +359,9 @@ def tune(
         budgets: what objectives may be at most, by name.
         strategy: how the space is searched, by name.
         strategy_options: of the strategy.
-        recover: recovery methods, as for `quantize`, that are tried before an op is given a wider rung.
+        recover: recovery methods, as for `quantize`, that are tried before an op is given a wider rung: in a quick form
+            in the search, in full on the best that it finds. `default` is `auto` with one minute for each of these, if
+            that can work with the model and the data; `[]` is none.
         loss_fn: from a model and a batch of data to a loss, for strategies that need gradients.
         max_trials: trials at most, in the whole study.
         timeout: seconds at most; None is no limit.
@@ -386,11 +388,13 @@ def tune(
         raise ConfigError(
             "a TuneConfig says what every op gets, so there is nothing to tune; give alternatives instead"
         )
+    by_default = recover == "default" and not request.recovery
+    recipes = None if by_default else _methods(request, None if recover == "default" else recover)
     stream = _stream(model, request, data, batch_size)
     tunable = PyTorchAdaptor(_capability(capability)).tunable(model, request, stream, first_last)
     task = Task(
         evaluate, Accuracy(max_loss, criterion, higher_is_better, metric_weights or {}, confidence),
-        read_goal(objective, budgets), strategy, strategy_options or {}, _methods(request, recover), seed, loss_fn,
+        read_goal(objective, budgets), strategy, strategy_options or {}, recipes, seed, loss_fn,
         storage, study, distribution_of(distributed), early_stopping_of(early_stopping), confirm,
     )  # fmt: skip
     return _searched(model, tunable, task, Limits(max_trials, timeout))

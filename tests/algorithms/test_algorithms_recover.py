@@ -14,7 +14,9 @@ from torch import nn
 import subbyte
 from networks import ResidualNet, randomized, seeded, tiny_transformer
 from subbyte import CalibrationError, CheckpointError, ConfigError, RecoveryError, RecoveryMethod
-from subbyte.algorithms import Stage
+from subbyte.adaptor.pytorch.batch import Batch
+from subbyte.algorithms import Stage, recover
+from subbyte.algorithms.adaround import AdaRound
 from subbyte.algorithms.reconstruct import Reconstruct
 
 QUICK = Reconstruct(steps=5, batch_size=4)
@@ -287,3 +289,35 @@ def test_calls_that_hang_on_quantized_values_are_refused(method: str) -> None:
     model.limit = sum(largest) / 2
     with pytest.raises(RecoveryError, match=r"'again' is called more often in the .* model.*op_name_dict"):
         subbyte.prepare(model, "w2a8", x, recover=[method])
+
+
+def test_a_check_before_each_unit_can_end_a_recovery(model: nn.Module, images: torch.Tensor) -> None:
+    prepared = subbyte.prepare(model, "w4a8", images)
+    names = iter(range(2))
+
+    def check() -> None:
+        if next(names, None) is None:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        recover(prepared, [Counting()], [Batch.of(images)], before_unit=check)
+    assert Counting.done == 2
+
+
+def test_quick_takes_the_cheaper_form() -> None:
+    assert Reconstruct().quick() == Reconstruct(steps=25)
+    assert Reconstruct(steps=5).quick() == Reconstruct(steps=5)
+    assert AdaRound().quick() == AdaRound(steps=100)
+
+
+class Counting(RecoveryMethod):
+    """Counts the units that it works on."""
+
+    stage: ClassVar[Stage] = Stage.ROUNDING
+    done: ClassVar[int] = 0
+
+    def units(self, model: Any) -> list[str]:
+        return list(model.ops)
+
+    def apply(self, model: Any, unit: str, generator: torch.Generator) -> None:
+        Counting.done += 1

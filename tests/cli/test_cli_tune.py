@@ -59,7 +59,7 @@ text = "none"
 """
 RECIPE = {
     "model": "zoo.py:net", "data": "zoo.py:data", "evaluate": "zoo.py:closeness", "output": "out.safetensors",
-    "tune": "{max_loss: 0.1, max_trials: 5}",
+    "tune": "{max_loss: 0.1, max_trials: 5}", "recover": "[]",
 }  # fmt: skip
 
 
@@ -176,7 +176,7 @@ WRONG = [
     ({"data": None}, "the key 'data' is missing"),
     ({"resume": "kept"}, "unknown key 'resume'"),
     ({"max_loss": "0.1"}, "unknown key 'max_loss', which is one of the mapping 'tune': write it there"),
-    ({"tunes": "{}"}, "recipe.yaml:6: unknown key 'tunes'; did you mean 'tune'?"),
+    ({"tunes": "{}"}, "recipe.yaml:7: unknown key 'tunes'; did you mean 'tune'?"),
     ({"tune": "fast"}, "recipe.yaml:5: tune: expected a mapping, found 'fast'"),
     ({"tune": "\n  max_loss: 0.1\n  stratgy: random"}, "recipe.yaml:7: unknown key 'stratgy'; did you mean 'strategy'"),
     ({"tune": "\n  strategy: sensitivty"}, "recipe.yaml:6: strategy: strategy 'sensitivty' is unknown; did you mean"),
@@ -193,8 +193,8 @@ WRONG = [
     ({"tune": "\n  timeout: 0"}, "recipe.yaml:6: timeout: expected seconds, above zero, found 0"),
     ({"tune": "\n  loss_fn: zoo.py:text"}, "recipe.yaml:6: loss_fn: zoo.py:text is a str, not a function"),
     ({"tune": "\n  storage: mysql://nowhere"}, "recipe.yaml:5: tune: the study's storage mysql://nowhere cannot"),
-    ({"config": "{op: {}}"}, "recipe.yaml:6: config: it says what every op gets, so there is nothing to tune"),
-    ({"config": "{op_name_dict: {stem: w4}}"}, "recipe.yaml:6: config: op_name_dict['stem']"),
+    ({"config": "{op: {}}"}, "recipe.yaml:7: config: it says what every op gets, so there is nothing to tune"),
+    ({"config": "{op_name_dict: {stem: w4}}"}, "recipe.yaml:7: config: op_name_dict['stem']"),
     ({"evaluate": "zoo.py:text"}, "recipe.yaml:3: evaluate: zoo.py:text is a str, not a function"),
     ({"evaluate": "zoo.py:failing"}, "RuntimeError: no labels (in "),
 ]  # fmt: skip

@@ -132,7 +132,7 @@ def test_tune_tells_it(terminal: bool, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("COLUMNS", "160")
     with open(theirs, "w", encoding="utf-8") as error, monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", error)
-        subbyte.quantization.tune(model, data, lambda _: 1.0, max_trials=2, storage=tmp_path / "study.db")
+        subbyte.quantization.tune(model, data, lambda _: 1.0, max_trials=2, recover=[], storage=tmp_path / "study.db")
         error.write("end")
         error.flush()
         written = b""

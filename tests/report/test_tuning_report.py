@@ -210,7 +210,7 @@ def test_a_search_in_which_all_failed(tmp_path: Path) -> None:
         calls.append(0)
         return 1.0 if len(calls) == 1 else float("nan")
 
-    found = subbyte.quantization.tune(model, data, evaluate, max_trials=2, storage=tmp_path / "study.db")
+    found = subbyte.quantization.tune(model, data, evaluate, max_trials=2, recover=[], storage=tmp_path / "study.db")
     text = as_html(found)
     assert "criterion not met: every trial failed" in text
     assert len(Page(text).of("path", "failed")) == 4

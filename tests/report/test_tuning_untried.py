@@ -32,7 +32,14 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
 
     storage = tmp_path_factory.mktemp("study") / "study.db"
     return subbyte.tune(
-        model, torch.randn(16, 8), evaluate, config=config, strategy="conservative", max_trials=3, storage=storage
+        model,
+        torch.randn(16, 8),
+        evaluate,
+        config=config,
+        strategy="conservative",
+        max_trials=3,
+        recover=[],
+        storage=storage,
     )
 
 

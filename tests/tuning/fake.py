@@ -44,6 +44,9 @@ class FakeModel(TunableModel):
         self.measured = 0
         self.applied: list[TuneConfig] = []
 
+    def first_samples(self, count: int) -> Sequence[Any]:
+        return self.batches
+
     def apply(self, config: TuneConfig) -> Any:
         self.applied.append(config)
         return config
@@ -63,7 +66,10 @@ class FakeModel(TunableModel):
     def measured_latency(self, model: Any, samples: int = 1) -> float:
         return 2.0 * samples
 
-    def output_error(self, key: OpKey, config: OpConfig, recover: Recover | None = None) -> OutputError:
+    def output_error(self, key: OpKey, config: OpConfig) -> OutputError:
+        return self._error_of_op(key, config, is_recovered=False)
+
+    def _error_of_op(self, key: OpKey, config: OpConfig, *, is_recovered: bool) -> OutputError:
         """Every weight and every input deviates in a direction of its own, so that errors add up.
 
         Recovery leaves a quarter of a weight's error, but for 2 bits, which it does not help.
@@ -73,13 +79,15 @@ class FakeModel(TunableModel):
         deviation = np.zeros((len(names), 2))
         for part, (spec, share) in enumerate(((config.weight, 1.0), (config.activation, 0.1))):
             if bits(spec) < FLOAT_BITS:
-                helped = recover is not None and bits(spec) > 2
+                helped = is_recovered and part == 0 and bits(spec) > 2
                 error = self.sensitivities[key[0]] * share * 4.0 ** -bits(spec) * (0.25 if helped else 1.0)
                 deviation[names.index(key[0]), part] = (2 * error) ** 0.5
         return OutputError(float(np.square(deviation).sum() / 2), deviation.flatten().astype(np.float32))
 
     def error(self, config: TuneConfig, recover: Recover | None = None) -> OutputError:
-        found = [self.output_error(key, each, recover) for key, each in config.op.items()]
+        if recover is not None:
+            recover(config)
+        found = [self._error_of_op(key, each, is_recovered=recover is not None) for key, each in config.op.items()]
         return OutputError(sum(each.squared for each in found), np.sum([each.deviation for each in found], axis=0))
 
     def weight_error(self, key: OpKey, config: OpConfig) -> float:
@@ -111,7 +119,7 @@ def trial_of(search: Search, candidate: Candidate, loss: float, number: int = 0)
     cost = search.goal.cost(objectives, search.of_float)
     met = loss <= search.accuracy.max_loss and search.goal.within(objectives)
     return Trial(
-        number, candidate.config, {"metric": 1 - loss}, loss, objectives, cost, met, candidate.recovered,
+        number, candidate.config, {"metric": 1 - loss}, loss, objectives, cost, met, candidate.recovery,
         excess=search.goal.excess(objectives),
     )  # fmt: skip
 
@@ -130,7 +138,7 @@ def play(search: Search, proposals: Proposals, loss: Callable[[Candidate, int], 
             break
         results = []
         for candidate in batch:
-            key = f"{sorted((k, str(v)) for k, v in candidate.config.op.items())} {candidate.recovered}"
+            key = f"{sorted((k, str(v)) for k, v in candidate.config.op.items())} {candidate.recovery}"
             if key not in known:
                 known[key] = trial_of(search, candidate, loss(candidate, len(trials)), len(trials))
                 trials.append(known[key])

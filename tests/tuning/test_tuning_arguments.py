@@ -21,7 +21,7 @@ def small() -> nn.Module:
 
 
 def tune(folder: Path, evaluate: Any = lambda model: 1.0, **given: Any) -> subbyte.TuneResult:
-    asked = {"max_trials": 2, "storage": folder / "s.db"} | given
+    asked = {"max_trials": 2, "recover": [], "storage": folder / "s.db"} | given
     return subbyte.tune(small(), torch.randn(8, 8), evaluate, **asked)
 
 
@@ -193,7 +193,9 @@ def test_an_evaluation_that_takes_the_model_apart_is_told_so(tmp_path: Path) -> 
 def test_a_model_made_in_inference_mode(tmp_path: Path) -> None:
     with torch.inference_mode():
         model = small()
-    result = subbyte.tune(model, torch.randn(4, 8), lambda each: 1.0, max_trials=2, storage=tmp_path / "s.db")
+    result = subbyte.tune(
+        model, torch.randn(4, 8), lambda each: 1.0, max_trials=2, recover=[], storage=tmp_path / "s.db"
+    )
     assert result.criterion_met
     assert torch.isfinite(result.model(torch.randn(4, 8))).all()
 

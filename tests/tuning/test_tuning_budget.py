@@ -230,7 +230,7 @@ def test_budgets_of_size_and_bit_operations_are_kept_on_a_network(name: str, tmp
     budgets = {"size": 1200.0, "bops": 1e6}  # float takes four times the bytes, and 24 times the bit operations
     result = subbyte.tune(
         model, images, lambda each: float((each(images).argmax(1) == expected).float().mean()), max_loss=0.1,
-        budgets=budgets, strategy=name, max_trials=10, storage=tmp_path / "study.db",
+        budgets=budgets, strategy=name, max_trials=10, recover=[], storage=tmp_path / "study.db",
         loss_fn=lambda each, batch: nn.functional.cross_entropy(each(batch), each(batch).argmax(1)),
     )  # fmt: skip
     assert all(result.wanted.of_float[objective] > 4 * most for objective, most in budgets.items())

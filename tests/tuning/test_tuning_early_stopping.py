@@ -116,7 +116,7 @@ def test_a_search_looks_at_fewer_samples_and_finds_the_same(digits: Any, tmp_pat
     train, test, model = digits
     scores, seen = counted(test)
     given: dict[str, Any] = {
-        "strategy": "random", "max_trials": 12, "storage": tmp_path / "s.db", "max_loss": 0.02,
+        "strategy": "random", "max_trials": 12, "recover": [], "storage": tmp_path / "s.db", "max_loss": 0.02,
         "config": {"op_type_dict": {".*": {"weight": {"dtype": ["int2", "int8"], "algorithm": "minmax"}}}},
     }  # fmt: skip
     result = subbyte.tune(model, [train.images[:64]], scores, early_stopping=0.95, study="early", **given)
@@ -144,7 +144,7 @@ def test_a_search_goes_on_with_trials_that_ended_early_under_the_same_criterion_
         seen.clear()
         return subbyte.tune(
             model, [train.images[:64]], scores, strategy="random", max_trials=5, storage=tmp_path / "s.db",
-            study="one", early_stopping=confidence, max_loss=max_loss,
+            study="one", early_stopping=confidence, max_loss=max_loss, recover=[],
         )  # fmt: skip
 
     first = run(0.95)

@@ -45,13 +45,13 @@ def test_candidates_are_encoded_and_decoded() -> None:
     encoding, space = Encoding(model.alternatives), TuningSpace(model.ops, model.alternatives)
     texts = set()
     for index, config in enumerate(LADDER):
-        for recovered in (False, True):
-            candidate = Candidate(space.config({("b", "Linear"): config}), recovered)
+        for recovery in ("none", "quick", "full"):
+            candidate = Candidate(space.config({("b", "Linear"): config}), recovery)
             assert encoding.decode(encoding.encode(candidate)) == candidate
             texts.add(encoding.encode(candidate))
-        assert len(texts) == 2 * (index + 1)
+        assert len(texts) == 3 * (index + 1)
     other = Encoding(model.alternatives, "another method; seed 0")
-    assert other.decode(encoding.encode(Candidate(space.widest(), recovered=True))) is None
+    assert other.decode(encoding.encode(Candidate(space.widest(), "full"))) is None
     assert other.decode(encoding.encode(Candidate(space.widest()))) == Candidate(space.widest())
     with pytest.raises(TuningError, match=r"op 'a' .*none of its alternatives"):
         encoding.encode(Candidate(space.config({("a", "Linear"): pair(4, 3)})))

@@ -181,7 +181,7 @@ def test_max_trials_counts_all_that_the_study_keeps(tmp_path: Path) -> None:
 
 def recovered(search: Search) -> Proposals:
     """One candidate, recovered."""
-    yield [Candidate(search.space.widest(), recovered=True)]
+    yield [Candidate(search.space.widest(), "full")]
 
 
 def test_recovery_methods_of_the_best_are_named(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_recovery_methods_of_the_best_are_named(tmp_path: Path) -> None:
         patch.dict(registry._STRATEGIES, {"recovered": recovered}),
         patch.object(Search, "realized", lambda search, candidate: candidate.config),
         patch.object(Search, "converted", lambda search, candidate: nn.Identity()),
-        patch("subbyte.tuning.tune.check_recipes"),
+        patch("subbyte.tuning.tune.checked_recipes", return_value=""),
     ):
         methods: Any = ["bias_correction"]
         result = search_small(accuracy, storage, study="small", strategy="recovered", recipes=methods, seed=7)

@@ -8,8 +8,8 @@ from subbyte.adaptor.output_error import OutputError
 from subbyte.errors import TuningError
 from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
 
-Recover = Callable[[Any, Sequence[Any]], None]
-"""Changes a prepared model so that it loses less, by some calibration data."""
+Recover = Callable[[Any], None]
+"""Changes a prepared model so that it loses less."""
 
 
 class TunableModel(ABC):
@@ -50,6 +50,10 @@ class TunableModel(ABC):
         return
 
     @abstractmethod
+    def first_samples(self, count: int) -> Sequence[Any]:
+        """Return batches of the calibration data with so many samples in total, or all data if there are fewer."""
+
+    @abstractmethod
     def size(self, config: TuneConfig) -> int:
         """Bytes of the converted model's parameters and buffers."""
 
@@ -78,18 +82,22 @@ class TunableModel(ABC):
         raise TuningError(f"{type(self).__name__} measures no latency; choose another objective")
 
     @abstractmethod
-    def output_error(self, key: OpKey, config: OpConfig, recover: Recover | None = None) -> OutputError:
+    def output_error(self, key: OpKey, config: OpConfig) -> OutputError:
         """How far the model's outputs are from float where one op alone is quantized, on calibration data.
 
         Args:
             key: of the op.
             config: that it has. Of an op with a weight, this may quantize its activation alone.
-            recover: what is done before to a model of its own.
         """
 
     @abstractmethod
-    def error(self, config: TuneConfig) -> OutputError:
-        """The same of a whole configuration."""
+    def error(self, config: TuneConfig, recover: Recover | None = None) -> OutputError:
+        """The same of a whole configuration.
+
+        Args:
+            config: of every op.
+            recover: what is done before to a model of its own.
+        """
 
     @abstractmethod
     def weight_error(self, key: OpKey, config: OpConfig) -> float:

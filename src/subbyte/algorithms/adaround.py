@@ -14,6 +14,8 @@ from subbyte.algorithms.registry import register_algorithm
 from subbyte.algorithms.soft_rounding import PENALTY, SoftRounding
 from subbyte.numerics import Affine, Codebook, scheme_of
 
+_QUICK_STEPS = 100
+
 
 @register_algorithm("adaround")
 class AdaRound(RecoveryMethod):
@@ -40,6 +42,9 @@ class AdaRound(RecoveryMethod):
         if isinstance(scheme_of(op.spec), Affine | Codebook):
             return fixed_codes(op)
         return f"scheme {op.spec.scheme!r} does not tell which codes are neighbours"
+
+    def quick(self) -> "AdaRound":
+        return self.model_copy(update={"steps": min(self.steps, _QUICK_STEPS)})
 
     def units(self, model: PreparedModel) -> list[str]:
         return self.supported(model)

@@ -19,6 +19,7 @@ _STEP_COST = 6.0  # time of a learning step of all blocks over the time of a for
 _SPEED = 4e10  # multiply-accumulates per second of two cores
 _CALL = 5e-5  # seconds per call of an op, however small
 _LEAST_STEPS, _MOST_STEPS = 100, 2000
+_MOST_PER_MINUTE = 400  # steps: those of a small network take longer than the estimate
 
 
 @register_algorithm("auto")
@@ -64,7 +65,10 @@ class Auto(RecoveryMethod):
         steps = self._steps(model)
         learns = worst < (ENOUGH if model.input_quantizers else POOR)
         if learns and steps >= _LEAST_STEPS:
-            yield "reconstruct", {"steps": min(steps, _MOST_STEPS)}
+            yield (
+                "reconstruct",
+                {"steps": min(steps, _MOST_STEPS, max(_LEAST_STEPS, int(_MOST_PER_MINUTE * self.minutes)))},
+            )
             return
         if loses:
             yield "gptq", {}

@@ -92,6 +92,10 @@ class RecoveryMethod(BaseModel, ABC):
         """What runs in its place, by what the model shows; itself unless told otherwise."""
         return [self]
 
+    def quick(self) -> "RecoveryMethod":
+        """Return a cheaper form, which shows on a configuration about what the method can do; itself by default."""
+        return self
+
     def units(self, model: PreparedModel) -> Sequence[str]:
         """The names of the parts that it works on one after another; one, the whole model, unless told otherwise."""
         return [""]

@@ -22,6 +22,8 @@ from subbyte.algorithms.samples import Samples, distance
 from subbyte.algorithms.soft_rounding import SoftRounding
 from subbyte.algorithms.straight_through import StraightThrough
 
+_QUICK_STEPS = 25
+
 _ROUNDINGS: dict[str, type[LearnedRounding]] = {"straight_through": StraightThrough, "soft": SoftRounding}
 
 
@@ -56,6 +58,9 @@ class Reconstruct(RecoveryMethod):
 
     def obstacle(self, op: WeightedOp) -> str:
         return fixed_codes(op)
+
+    def quick(self) -> "Reconstruct":
+        return self.model_copy(update={"steps": min(self.steps, _QUICK_STEPS)})
 
     def units(self, model: PreparedModel) -> list[str]:
         supported = set(self.supported(model))

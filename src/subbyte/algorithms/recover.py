@@ -1,7 +1,7 @@
 """Running methods on a prepared model, unit by unit."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -27,6 +27,8 @@ def recover(
     *,
     seed: int = 0,
     resume: str | Path | None = None,
+    quick: bool = False,
+    before_unit: Callable[[], None] = lambda: None,
 ) -> None:
     """Apply methods to a prepared model, in place.
 
@@ -37,6 +39,8 @@ def recover(
         seed: of all that is random.
         resume: a folder in which each finished unit is kept; of an interrupted run with the same model, methods, data
             and seed those that are there are not computed again.
+        quick: use each method's cheaper form (`RecoveryMethod.quick`).
+        before_unit: called before each unit. What it raises ends the recovery, and leaves the model half recovered.
 
     Raises:
         CalibrationError: a method needs data and there is none, or too little.
@@ -49,7 +53,7 @@ def recover(
     store = None if resume is None else UnitStore.of(Path(resume), prepared, methods, seed)
     with prepared.without_cache(), _bar() as bar:
         for method in _chosen(methods, prepared, store):
-            _apply(method, prepared, seed, store, bar)
+            _apply(method.quick() if quick else method, prepared, seed, store, bar, before_unit)
     prepared.measure_weights()
     model.train(training)
 
@@ -87,13 +91,17 @@ def _chosen(
     return chosen
 
 
-def _apply(method: RecoveryMethod, model: PreparedModel, seed: int, store: UnitStore | None, bar: Progress) -> None:
+def _apply(
+    method: RecoveryMethod, model: PreparedModel, seed: int, store: UnitStore | None, bar: Progress,
+    before_unit: Callable[[], None],
+) -> None:  # fmt: skip
     if method.stage > Stage.FLOAT:
         model.keep_reference()
     model.forget_calls()
     units, restored = list(method.units(model)), False
     task = bar.add_task(str(method), total=len(units))
     for unit in units:
+        before_unit()
         key = f"{method.name}/{unit}"
         if store is not None and store.restore(key, model.model):
             model.look_again()

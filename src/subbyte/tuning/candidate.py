@@ -5,9 +5,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from subbyte.errors import TuningError
 from subbyte.spec import OpConfig, OpKey, TuneConfig
+
+Recovery = Literal["none", "quick", "full"]  # whether recovery methods run, and in which form
 
 
 @dataclass(frozen=True)
@@ -16,11 +19,16 @@ class Candidate:
 
     Args:
         config: what every op gets.
-        recovered: whether the recovery methods that are asked for run on it.
+        recovery: whether the recovery methods of the search run on it: `quick` is their cheaper form, on a part of the
+            calibration data.
     """
 
     config: TuneConfig
-    recovered: bool = False
+    recovery: Recovery = "none"
+
+    @property
+    def recovered(self) -> bool:
+        return self.recovery != "none"
 
 
 class Encoding:
@@ -47,7 +55,7 @@ class Encoding:
             TuningError: an op has what is none of its alternatives, or is not named.
         """
         numbers = [self._number(candidate.config, key) for key in self._alternatives]
-        recovery = self._recovery if candidate.recovered else None
+        recovery = [candidate.recovery, self._recovery] if candidate.recovered else None
         return json.dumps([numbers, recovery, *self._stopping], separators=(",", ":"))
 
     def _number(self, config: TuneConfig, key: OpKey) -> int:
@@ -62,10 +70,12 @@ class Encoding:
     def decode(self, text: str) -> Candidate | None:
         """The candidate of a text; None of one that other recovery methods ran on, or that was evaluated otherwise."""
         numbers, recovery, *stopping = json.loads(text)
-        if recovery not in (None, self._recovery) or stopping != self._stopping:
+        form: Recovery
+        form, methods = ("none", self._recovery) if recovery is None else recovery
+        if methods != self._recovery or stopping != self._stopping:
             return None
         pairs = zip(self._alternatives.items(), numbers, strict=True)
-        return Candidate(TuneConfig({key: found[number] for (key, found), number in pairs}), recovery is not None)
+        return Candidate(TuneConfig({key: found[number] for (key, found), number in pairs}), form)
 
     @cached_property
     def digest(self) -> str:

@@ -65,7 +65,8 @@ class Confirmation:
     def _evaluated(self, trial: Trial) -> Evaluated | str:
         """Return what the evaluation returned, or the problem."""
         try:
-            found = read_evaluation(self.evaluate(self.search.realized(Candidate(trial.config, trial.recovered))))
+            model = self.search.realized(Candidate(trial.config, trial.recovery), in_time=False)
+            found = read_evaluation(self.evaluate(model))
             check_same_samples(found.scores, self.of_float.scores)
             self.search.accuracy.loss(found.metrics, self.of_float.metrics)
         except Exception as error:  # the user's own code may raise anything: this model is not confirmed

@@ -33,7 +33,7 @@ class Tried:
 
     @property
     def candidate(self) -> Candidate:
-        return Candidate(self.trial.config, self.trial.recovered)
+        return Candidate(self.trial.config, self.trial.recovery)
 
 
 class Criterion(ABC):
@@ -228,7 +228,7 @@ class EstimatedCriterion(Criterion):
         deviations, losses = [deviation], [measured]
         for each in tried:
             loss = float("inf") if each.trial.failed or each.record is record else self._measured(each.record)
-            if loss <= self._near and each.trial.recovered == candidate.recovered:
+            if loss <= self._near and each.trial.recovery == candidate.recovery:
                 other = self._deviations.of(each.record.key, each.trial.config, measure=measure)
                 deviations += [other] if other else []
                 losses += [loss] if other else []

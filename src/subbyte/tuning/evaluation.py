@@ -11,7 +11,7 @@ from subbyte.tuning.accuracy import METRIC, Evaluated, Metrics, of_scores, read_
 from subbyte.tuning.candidate import Candidate, Encoding
 from subbyte.tuning.early_stopping import SequentialTest
 from subbyte.tuning.scores import Scores, pack
-from subbyte.tuning.search import Search
+from subbyte.tuning.search import Search, TimeIsOverError
 from subbyte.tuning.study import Record
 
 _TRIES = 3  # of the float model
@@ -105,6 +105,7 @@ class Evaluation:
 
         Raises:
             ModelError: the evaluation has made the model unfit for further trials.
+            TimeIsOverError: the time is over before the model is recovered.
         """
         started, evaluation = time.perf_counter(), 0.0
         found, samples, problem = Evaluated({}), None, ""
@@ -116,6 +117,8 @@ class Evaluation:
             finally:
                 evaluation = time.perf_counter() - began
             self.search.accuracy.loss(found.metrics, self.baseline)
+        except TimeIsOverError:
+            raise
         except Exception as error:  # the user's own code may raise anything: the trial has failed, the search goes on
             found, samples, problem = Evaluated({}), None, printable(error)
         self.search.model.check_intact()

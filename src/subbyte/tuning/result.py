@@ -65,6 +65,7 @@ class TuneResult:
         left_out: alternatives of each op that the strategy did not look at because they save nothing, and beside which.
         measured: by objective, of those that are predicted op by op (latency): prediction and measurement of the
             `float` and of the `best` model.
+        recovery: the recovery methods that trials could have, or why there were none.
     """
 
     model: Any
@@ -79,6 +80,7 @@ class TuneResult:
     perturbations: Mapping[OpKey, Mapping[OpConfig, float]] = field(default_factory=dict, kw_only=True)
     seconds: float = 0.0
     measured: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
+    recovery: str = field(default="none", kw_only=True)
     stopped_because: Reason = field(default="strategy", kw_only=True)
     left_out: Mapping[OpKey, Mapping[OpConfig, LeftOut]] = field(default_factory=dict, kw_only=True)
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Literal
 
@@ -11,6 +11,7 @@ from subbyte.tuning.candidate import Candidate
 from subbyte.tuning.criterion import Criterion, Tried
 from subbyte.tuning.distributed import Executor
 from subbyte.tuning.evaluation import Evaluation
+from subbyte.tuning.finalists import MOST_FINALISTS, finalists
 from subbyte.tuning.search import Proposals, TimeIsOverError
 from subbyte.tuning.study import Record, Study
 from subbyte.tuning.trial import Trial, best_of
@@ -98,12 +99,18 @@ class Loop:
         return self._encoding.decode(record.key) is not None and self.criterion.is_usable(record)
 
     def run(self, proposals: Proposals) -> Reason:
-        """Until the strategy has no more to propose or a limit is reached; then take in all else that the study has.
+        """Until the strategy has no more to propose or a limit is reached; then recover the finalists in full.
+
+        Finalists come on top of the trials that are allowed. At the end all else that the study has is taken in.
 
         Returns:
             why there were no further trials.
         """
         reason = self._run(proposals)
+        if self.trials and reason != "timeout":
+            self.limits = replace(self.limits, max_trials=self.limits.max_trials + MOST_FINALISTS, first_met=False)
+            if self._run(finalists(self.search, self.trials)) == "timeout":
+                reason = "timeout"
         if not self._known:
             self._tried([Candidate(self.search.space.widest())])  # a strategy that proposes nothing
         for key in [key for key in self._known if key not in self._done]:
@@ -119,14 +126,14 @@ class Loop:
         while repeated < _REPEATED:
             if (reached := self._reached()) is not None:
                 return reached
+            before = len(self.trials)
             try:
                 batch = next(proposals) if results is None else proposals.send(results)
+                results = self._tried(batch)
             except StopIteration:
                 return "strategy"
             except TimeIsOverError:
                 return "timeout"
-            before = len(self.trials)
-            results = self._tried(batch)
             if results is None:
                 return self._reached() or "max_trials"
             repeated = repeated + 1 if len(self.trials) == before else 0
@@ -172,6 +179,8 @@ class Loop:
         record = self._known[key]
         self._done[key] = Tried(self._trial(len(self.trials), candidate, record), record)
         self.trials.append(self._done[key].trial)
+        if candidate.recovery == "full" or self._done[key].trial is best_of(self.trials):
+            self.search.keep(candidate)
         self.watch(self.trials)
 
     def _trial(self, number: int, candidate: Candidate, record: Record) -> Trial:
@@ -187,7 +196,7 @@ class Loop:
         met = not problem and record.samples is None and loss <= accuracy.max_loss and goal.within(objectives)
         return Trial(
             number, candidate.config, {} if problem else record.metrics, loss, objectives,
-            goal.cost(objectives, self.search.of_float), met, candidate.recovered, record.seconds, record.evaluation,
+            goal.cost(objectives, self.search.of_float), met, candidate.recovery, record.seconds, record.evaluation,
             problem, record.samples, excess=goal.excess(objectives),
         )  # fmt: skip
 

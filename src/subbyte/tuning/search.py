@@ -1,5 +1,6 @@
 """What a strategy sees of a search."""
 
+import copy
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -21,12 +22,17 @@ Proposals = Generator[Sequence[Candidate], Sequence[Trial], None]
 Progress = Callable[[str, float], None]
 
 
+def _go_on() -> None:
+    """Recover whatever the time is."""
+
+
 class TimeIsOverError(Exception):
     """The time of a search is over while its strategy measures; the loop ends the search."""
 
 
 _LEAST = 0.1  # of a budget: what is to be saved counts as no less
 _PRICES = (0.0, 1.0, 10.0, 100.0)  # of what is under a budget, where ladders count it
+_QUICK_SAMPLES = 128  # of the calibration data, for a quick recovery
 
 
 @dataclass
@@ -72,25 +78,56 @@ class Search:
     op_errors: dict[tuple[OpKey, OpConfig], OutputError] = field(default_factory=dict)
     _added: dict[tuple[OpKey, OpConfig], dict[str, float]] = field(default_factory=dict)
     _ladders: dict[OpKey, list[OpConfig]] = field(default_factory=dict)
+    _made: tuple[Candidate, Any] | None = None  # the model that was recovered last
+    _kept: list[tuple[Candidate, Any]] = field(default_factory=list)
 
     @property
     def recovery(self) -> str:
         """Names the recovery methods and what decides what they do."""
         return f"{', '.join(map(repr, self.recipes))}; seed {self.seed}" if self.recipes else ""
 
-    def realized(self, candidate: Candidate) -> Any:
-        """The model as a candidate has it, ready to be evaluated."""
+    def realized(self, candidate: Candidate, *, in_time: bool = True) -> Any:
+        """Return the model as a candidate has it, ready to be evaluated.
+
+        Args:
+            candidate: whose model is made, or a copy of the one that was kept.
+            in_time: whether its recovery ends when the time of the search is over.
+
+        Raises:
+            TimeIsOverError: the time is over before all of it is recovered.
+        """
         if not candidate.recovered:
             return self.model.apply(candidate.config)
-        prepared = self.model.prepare(candidate.config)
-        recover(prepared, self.recipes, self.model.batches, seed=self.seed)
-        return prepared.eval()
+        model = self._kept_model(candidate) or self._recovered(candidate, self._check_time if in_time else _go_on)
+        self._made = candidate, copy.deepcopy(model)  # an evaluation may change the model
+        return model
+
+    def keep(self, candidate: Candidate) -> None:
+        """Keep the model of a candidate for `converted`, if it was recovered last and in this process.
+
+        One that was recovered quickly is kept until the next.
+        """
+        if self._made is not None and self._made[0] == candidate:
+            self._kept = [each for each in self._kept if each[0].recovery == "full"] + [self._made]
 
     def converted(self, candidate: Candidate) -> Any:
-        """The same as a model of its own, its weights packed."""
+        """Return the model as a candidate has it, as a model of its own with packed weights."""
         if not candidate.recovered:
             return self.model.quantize(candidate.config)
-        return self.model.convert(self.realized(candidate))
+        return self.model.convert(self._kept_model(candidate) or self._recovered(candidate, _go_on))
+
+    def _kept_model(self, candidate: Candidate) -> Any:
+        return next((copy.deepcopy(model) for kept, model in self._kept if kept == candidate), None)
+
+    def _recovered(self, candidate: Candidate, before_unit: Callable[[], None]) -> Any:
+        prepared, quick = self.model.prepare(candidate.config), candidate.recovery == "quick"
+        data = self.model.first_samples(_QUICK_SAMPLES) if quick else self.model.batches
+        recover(prepared, self.recipes, data, seed=self.seed, quick=quick, before_unit=before_unit)
+        return prepared.eval()
+
+    def _check_time(self) -> None:
+        if self.is_late():
+            raise TimeIsOverError
 
     def measuring(self, what: str, share: float) -> None:
         """Say between two measurements what is measured, and how much of it is done.
@@ -99,8 +136,7 @@ class Search:
             TimeIsOverError: there is no time for more.
         """
         self.progress(what, share)
-        if self.is_late():
-            raise TimeIsOverError
+        self._check_time()
 
     def op_error(self, key: OpKey, part: OpConfig) -> OutputError:
         """Return how far the model's outputs are from float where one op alone is quantized; measured once."""
@@ -108,17 +144,17 @@ class Search:
             self.op_errors[key, part] = self.model.output_error(key, part)
         return self.op_errors[key, part]
 
-    def recovered_error(self, key: OpKey, config: OpConfig) -> OutputError:
-        """How far the model's outputs are from float where one op alone is quantized, and then recovered.
+    def recovered_error(self, config: TuneConfig) -> OutputError:
+        """Return how far the model's outputs are from float in a configuration that is recovered quickly.
 
         Raises:
-            RecoveryError, CalibrationError: the methods cannot work on that op alone.
+            RecoveryError, CalibrationError: the methods cannot work on it.
         """
 
-        def recovered(model: Any, batches: Sequence[Any]) -> None:
-            recover(model, self.recipes, batches, seed=self.seed)
+        def recovered(model: Any) -> None:
+            recover(model, self.recipes, self.model.first_samples(_QUICK_SAMPLES), seed=self.seed, quick=True)
 
-        return self.model.output_error(key, config, recovered)
+        return self.model.error(config, recovered)
 
     @property
     def unit(self) -> float:
@@ -139,8 +175,13 @@ class Search:
         return {name: objective_of(name).of(self.model, config) for name in self.goal.looked_at}
 
     def candidate(self, chosen: Mapping[OpKey, OpConfig], *, recovered: bool = False) -> Candidate:
-        """A candidate that gives some ops these alternatives, and the others their first."""
-        return Candidate(self.space.config(chosen), recovered)
+        """Return a candidate that gives some ops these alternatives, and the others their first.
+
+        Args:
+            chosen: by op.
+            recovered: whether it is recovered, quickly: the best are recovered in full when the strategy has ended.
+        """
+        return Candidate(self.space.config(chosen), "quick" if recovered else "none")
 
     def cost(self, config: TuneConfig) -> float:
         """What the search makes small."""

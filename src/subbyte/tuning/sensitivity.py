@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from subbyte.adaptor import OutputError
-from subbyte.spec import OpConfig, OpKey
+from subbyte.spec import OpConfig, OpKey, TuneConfig
 from subbyte.tuning.deviation import Deviations, Vector, angle
 from subbyte.tuning.search import Search
 
@@ -53,30 +53,45 @@ def parts_of(search: Search, among: Among) -> Parts:
 
 
 def recovered_parts(search: Search, measured: Parts) -> Parts:
-    """The same where each weight that is quantized alone is recovered.
+    """Estimate the same with recovery: what recovery leaves of a weight in one configuration, it leaves in every op.
 
-    Weights that hardly do anything count as they are, and so do those that the methods cannot work on alone, and those
-    that there is no time for.
+    For each configuration of a weight, all ops that may have it get it at a time, and are recovered quickly. The share
+    of the deviation that is left is taken for the share that is left of each op. Without time for that, or where the
+    methods cannot work, nothing is taken off.
 
     Args:
         search: whose recipes recover.
         measured: without recovery.
     """
-    found = {}
-    for index, (key, of_op) in enumerate(measured.items()):
-        found[key] = {part: _recovered(search, key, part, error) for part, error in of_op.items()}
-        search.progress("recovering each op", (index + 1) / len(measured))
-    return found
+    weights = dict.fromkeys(part for of_op in measured.values() for part in of_op if part.quant_mode == "weight_only")
+    left = {}
+    for index, part in enumerate(weights):
+        left[part] = _left(search, [key for key, of_op in measured.items() if part in of_op], part)
+        search.progress("recovering by each data type", (index + 1) / len(weights))
+    return {
+        key: {part: _scaled(error, left.get(part, 1.0)) for part, error in of_op.items()}
+        for key, of_op in measured.items()
+    }
 
 
-def _recovered(search: Search, key: OpKey, part: OpConfig, error: OutputError) -> OutputError:
-    if part.quant_mode != "weight_only" or error.angle <= _NEGLIGIBLE * search.tolerable or search.is_late():
-        return error
+def _left(search: Search, keys: Sequence[OpKey], part: OpConfig) -> float:
+    """Return which share of the deviation is left, where some ops get this configuration and are recovered."""
+    config = TuneConfig({**search.space.widest().op, **dict.fromkeys(keys, part)})
+    plain = search.model.error(config)
+    if plain.angle <= _NEGLIGIBLE * search.tolerable or search.is_late():
+        return 1.0
     try:
-        recovered = search.recovered_error(key, part)
+        recovered = search.recovered_error(config)
     except Exception:  # methods are a user's own, too; a trial in which they cannot work says why
+        return 1.0
+    left = float(np.linalg.norm(recovered.deviation) / np.linalg.norm(plain.deviation))
+    return left if np.isfinite(left) else 1.0
+
+
+def _scaled(error: OutputError, share: float) -> OutputError:
+    if share == 1.0:
         return error
-    return recovered if np.isfinite(recovered.deviation).all() else error
+    return OutputError(error.squared * share**2, (error.deviation * share).astype(np.float32))
 
 
 def deviations(measured: Parts, among: Among) -> Deviations:

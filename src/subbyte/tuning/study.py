@@ -177,7 +177,7 @@ class Study:
         """
         config = [[*key, each.to_dict()] for key, each in trial.config.op.items()]
         methods = recovery if trial.recovered else ""
-        self._note("best", {"config": config, "recovered": trial.recovered, "recovery": methods, "met": trial.met})
+        self._note("best", {"config": config, "form": trial.recovery, "recovery": methods, "met": trial.met})
 
     def end(self) -> None:
         """Note that the search has ended: the next one begins a study of its own."""
@@ -232,11 +232,11 @@ def best_configuration(storage: Any = DEFAULT_FILE, study: str | None = None) ->
             f"{displayed(storage)} has no trial of {which} that did not fail (studies: {', '.join(found) or 'none'})"
         )
     best = found[names[-1]]["best"]
-    if best["recovered"]:
-        methods = best.get("recovery") or "those that it was asked for"
+    if best["form"] != "none":
+        quickly = ", quickly and on a part of the data" if best["form"] == "quick" else ""
         warnings.warn(
-            f"the best trial of study {names[-1]!r} was recovered by {methods}; give quantize the same recover= and "
-            "seed=, as without them it makes another model",
+            f"the best trial of study {names[-1]!r} was recovered by {best['recovery']}{quickly}; give quantize the "
+            "same recover= and seed=, as without them it makes another model",
             stacklevel=2,
         )
     config = best["config"]

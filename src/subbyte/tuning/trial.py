@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from subbyte.spec import TuneConfig
+from subbyte.tuning.candidate import Recovery
 from subbyte.tuning.paired import Interval
 
 _PLAIN = (
@@ -12,7 +13,7 @@ _PLAIN = (
     "loss",
     "cost",
     "met",
-    "recovered",
+    "recovery",
     "seconds",
     "evaluation",
     "problem",
@@ -35,7 +36,7 @@ class Trial:
         cost: what the search makes small.
         met: whether the loss is tolerable and every budget kept.
         excess: by what share of itself each budget is exceeded, added up.
-        recovered: whether recovery methods ran on it.
+        recovery: whether recovery methods ran on it, and in which form: `none`, `quick` or `full`.
         seconds: that the trial took, evaluation included.
         evaluation: seconds of these that the user's evaluation took.
         problem: why it failed, or empty.
@@ -59,7 +60,7 @@ class Trial:
     interval: Interval | None = field(default=None, kw_only=True)
     confirmed: bool | None = field(default=None, kw_only=True)
     estimate: float | None = field(default=None, kw_only=True)
-    recovered: bool = False
+    recovery: Recovery = "none"
     seconds: float = 0.0
     evaluation: float = 0.0
     problem: str = ""
@@ -68,6 +69,10 @@ class Trial:
     @property
     def failed(self) -> bool:
         return bool(self.problem)
+
+    @property
+    def recovered(self) -> bool:
+        return self.recovery != "none"
 
     @property
     def metric(self) -> float | dict[str, float] | None:
@@ -97,12 +102,12 @@ class Trial:
 def best_of(trials: list[Trial]) -> Trial | None:
     """The cheapest that is good enough; without one, of those that exceed the budgets least, the one that loses least.
 
-    None where all failed. Of equally cheap ones the more accurate is taken, then the earlier. Where losses were tested
-    in the end, those that passed are good enough.
+    None where all failed. Of equally cheap ones, one that was not recovered quickly is taken, then the more accurate,
+    then the earlier. Where losses were tested in the end, those that passed are good enough.
     """
     usable = [trial for trial in trials if not trial.failed]
     are_tested = any(trial.confirmed is not None for trial in usable)
     met = [trial for trial in usable if trial.met and (trial.confirmed or not are_tested)]
     if met:
-        return min(met, key=lambda trial: (trial.cost, trial.loss, trial.number))
+        return min(met, key=lambda trial: (trial.cost, trial.recovery == "quick", trial.loss, trial.number))
     return min(usable, key=lambda trial: (trial.excess, trial.loss, trial.cost, trial.number), default=None)

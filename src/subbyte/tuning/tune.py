@@ -22,7 +22,7 @@ from subbyte.tuning.early_stopping import EarlyStopping, SequentialTest
 from subbyte.tuning.evaluation import Evaluate, Evaluation, evaluate_float
 from subbyte.tuning.measured import measure
 from subbyte.tuning.objective import Goal, objective_of
-from subbyte.tuning.recipes import check_recipes
+from subbyte.tuning.recipes import DEFAULT_RECIPES, checked_recipes
 from subbyte.tuning.result import TuneResult, Wanted, remember
 from subbyte.tuning.run import Limits, Loop, Watch
 from subbyte.tuning.search import Progress, Search
@@ -43,7 +43,7 @@ class Task:
         goal: what to make small.
         strategy: by name.
         options: of the strategy.
-        recipes: recovery methods that candidates may ask for.
+        recipes: recovery methods that candidates may ask for; None is `DEFAULT_RECIPES` where these can work.
         seed: of all that is random.
         loss_fn: for strategies that need gradients.
         storage: of the study.
@@ -58,7 +58,7 @@ class Task:
     goal: Goal
     strategy: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    recipes: Sequence[RecoveryMethod] = ()
+    recipes: Sequence[RecoveryMethod] | None = ()
     seed: int = 0
     loss_fn: Callable[..., Any] | None = None
     storage: Any = DEFAULT_FILE
@@ -98,13 +98,14 @@ def search_best(
     if task.distribution.needs_name and task.study is None:
         raise TuningError("processes that share a search need a study of the same name: give study=, and storage=")
     of_float = {name: objective_of(name).of(model, space.widest()) for name in task.goal.looked_at}
+    recipes = DEFAULT_RECIPES if task.recipes is None else task.recipes
     search = Search(
         space, model, task.goal, task.accuracy, of_float,
-        recipes=task.recipes, seed=task.seed, loss_fn=task.loss_fn, progress=progress, is_late=limits.is_late,
+        recipes=recipes, seed=task.seed, loss_fn=task.loss_fn, progress=progress, is_late=limits.is_late,
     )  # fmt: skip
     proposals = begun(task.strategy, search, task.options)
     check_budgets(search)
-    check_recipes(search)
+    recovery = checked_recipes(search, asked=task.recipes is not None)
     study = Study(task.storage, _identity(model, task), task.study)
     evaluation = _evaluation(float_model, search, task, study, limits)
     search.baseline = baseline = evaluation.baseline
@@ -120,7 +121,7 @@ def search_best(
         trials = confirmation.decided(trials, criterion.expected(trials, loop.tried))
     best = best_of(trials) or trials[0]
     study.keep_best(best, search.recovery)
-    chosen = Candidate(search.space.widest()) if best.failed else Candidate(best.config, best.recovered)
+    chosen = Candidate(search.space.widest()) if best.failed else Candidate(best.config, best.recovery)
     converted = search.converted(chosen)
     shown = baseline[METRIC] if set(baseline) == {METRIC} else dict(baseline)
     wholes = {"float": (float_model, TuneConfig({})), "best": (converted, chosen.config)}
@@ -129,7 +130,7 @@ def search_best(
     result = TuneResult(
         converted, best.met, shown, best, trials, search.errors, study.name, wanted, search.part_errors,
         time.monotonic() - limits.started, measured, perturbations=search.perturbations, stopped_because=reason,
-        left_out=search.left_out,
+        left_out=search.left_out, recovery=recovery,
     )  # fmt: skip
     remember(result)
     study.end()

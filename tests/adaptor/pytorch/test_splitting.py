@@ -101,7 +101,7 @@ def test_calls_refuse_a_batch_size_that_is_no_positive_integer(batch_size: Any) 
         lambda: subbyte.quantize(model, "w4a8", x, batch_size=batch_size),
         lambda: subbyte.prepare(model, "w4a8", x, batch_size=batch_size),
         lambda: subbyte.prepare_qat(model, "w4a8", x, batch_size=batch_size),
-        lambda: subbyte.tune(model, x, lambda model: 1.0, batch_size=batch_size),
+        lambda: subbyte.tune(model, x, lambda model: 1.0, recover=[], batch_size=batch_size),
         lambda: fit(model, subbyte.PostTrainingQuantConfig(), x, batch_size=batch_size),
         lambda: subbyte.compare(model, subbyte.quantize(model, "w4a8", x), x, batch_size=batch_size),
     ]

@@ -204,21 +204,21 @@ def test_output_error_is_that_of_one_op_alone(part: str) -> None:
         assert torch.equal(each.apply(draw(each, 0))(x), subbyte.quantize(model, draw(each, 0), [x])(x))
 
 
-def test_output_error_of_one_op_alone_that_is_recovered() -> None:
+def test_the_error_of_a_configuration_that_is_recovered() -> None:
     model, x = randomized(ResidualNet()), seeded((64, 3, 8, 8))
     each = tunable(model, [x])
     key, methods = ("conv2", "Conv2d"), as_methods(["gptq", "bias_correction"])
-    config = next(c for c in each.alternatives[key] if str(c).startswith("w:int3"))
-    given = OpConfig(weight=config.weight, quant_mode="weight_only")
-    plain = each.output_error(key, given).squared
-    recovered = each.output_error(key, given, lambda prepared, batches: recover(prepared, methods, batches)).squared
+    weight = next(c for c in each.alternatives[key] if str(c).startswith("w:int3")).weight
+    config = TuneConfig({key: OpConfig(weight=weight, quant_mode="weight_only")})
+    plain = each.error(config).squared
+    recovered = each.error(config, lambda prepared: recover(prepared, methods, each.batches)).squared
     with torch.no_grad():
         expected = model(x[:32])
-        got = subbyte.quantize(model, TuneConfig({key: given}), [x], recover=methods)(x[:32])
+        got = subbyte.quantize(model, config, [x], recover=methods)(x[:32])
     error = float((got.double() - expected).square().sum() / expected.double().square().sum())
     assert recovered == pytest.approx(error, rel=1e-4)
     assert recovered < 0.8 * plain
-    assert each.output_error(key, given).squared == plain
+    assert each.error(config).squared == plain
     with torch.no_grad():
         assert torch.equal(each.apply(draw(each, 0))(x), subbyte.quantize(model, draw(each, 0), [x])(x))
 
@@ -359,7 +359,7 @@ def test_tune_puts_back_what_an_evaluation_did_to_the_float_model(
                 raise RuntimeError("again")
         return 1.0
 
-    subbyte.tune(model, data, evaluate, max_trials=1, storage=tmp_path / "study.db")
+    subbyte.tune(model, data, evaluate, max_trials=1, recover=[], storage=tmp_path / "study.db")
     assert len(seen) == times
     for state in (*seen, model.state_dict()):
         assert all(torch.equal(value, before[key]) for key, value in state.items())
@@ -385,4 +385,6 @@ def test_tune_refuses_an_evaluation_that_replaces_parts_of_the_float_model(
 ) -> None:
     model, data = randomized(ResidualNet()).eval(), seeded((4, 3, 8, 8))
     with pytest.raises(EvaluationError, match=rf"{what}.*copy\.deepcopy"):
-        subbyte.tune(model, data, lambda given: change(given) or 1.0, max_trials=1, storage=tmp_path / "study.db")
+        subbyte.tune(
+            model, data, lambda given: change(given) or 1.0, max_trials=1, recover=[], storage=tmp_path / "study.db"
+        )

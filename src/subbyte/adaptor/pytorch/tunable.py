@@ -37,7 +37,6 @@ from subbyte.errors import CalibrationError, EvaluationError, ModelError
 from subbyte.spec import OpConfig, OpInfo, OpKey, TuneConfig
 
 _SAMPLES = 32  # on which errors of outputs are measured
-_RECOVERED_ON = 64  # samples, for such an error
 _FORWARDS = 8  # at most, of batches of few samples
 
 
@@ -162,6 +161,9 @@ class PyTorchTunableModel(TunableModel):
             if isinstance(quantizer, ActivationQuantizer) and not quantizer.calibrated:
                 self._collected.calibrate(quantizer)
 
+    def first_samples(self, count: int) -> Sequence[Batch]:
+        return list(batches(self.batches, count))
+
     def size(self, config: TuneConfig) -> int:
         return self._cost.size(config)
 
@@ -192,22 +194,23 @@ class PyTorchTunableModel(TunableModel):
             )  # fmt: skip
         return self._latencies[samples]
 
-    def output_error(self, key: OpKey, config: OpConfig, recover: Recover | None = None) -> OutputError:
+    def output_error(self, key: OpKey, config: OpConfig) -> OutputError:
         given = config
         if config.weight is None:  # attached with any weight, which is then left as it is
             weights = (each.weight for each in self.alternatives[key] if each.weight is not None)
             given = replace(config, weight=next(weights, None))
         expected = self._float_outputs()
         model = self.apply(TuneConfig({**self._as_float.op, key: given}))
-        if recover is not None:
-            model = copied(model)
-            recover(model, list(batches(self.batches[:_FORWARDS], _RECOVERED_ON)))
         with _float_weight(model, None if given == config else key[0]):
             return output_error(self._outputs(model), expected)
 
-    def error(self, config: TuneConfig) -> OutputError:
+    def error(self, config: TuneConfig, recover: Recover | None = None) -> OutputError:
         expected = self._float_outputs()
-        return output_error(self._outputs(self.apply(config)), expected)
+        model = self.apply(config)
+        if recover is not None:
+            model = copied(model)
+            recover(model)
+        return output_error(self._outputs(model), expected)
 
     def weight_error(self, key: OpKey, config: OpConfig) -> float:
         if config.weight is None or config.weight.is_float:

@@ -26,14 +26,14 @@ def as_csv(result: TuneResult) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
-        ["number", *metrics, "loss", *objectives, "cost", "met", "recovered", "samples", "estimate", "low", "high",
+        ["number", *metrics, "loss", *objectives, "cost", "met", "recovery", "samples", "estimate", "low", "high",
          "confirmed", "seconds", "evaluation",
          "problem", *(f"{name} ({kind})" for name, kind in ops)]
     )  # fmt: skip
     for trial in result.trials:
         writer.writerow(
             [trial.number, *(trial.metrics.get(name, "") for name in metrics), "" if trial.failed else trial.loss,
-             *(trial.objectives[name] for name in objectives), trial.cost, trial.met, trial.recovered,
+             *(trial.objectives[name] for name in objectives), trial.cost, trial.met, trial.recovery,
              _cell(trial.samples), _cell(trial.estimate), _cell(getattr(trial.interval, "low", None)),
              _cell(getattr(trial.interval, "high", None)), _cell(trial.confirmed), trial.seconds,
              trial.evaluation, trial.problem, *(str(trial.config.op.get(key, OpConfig())) for key in ops)]

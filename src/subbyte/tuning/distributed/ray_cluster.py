@@ -15,6 +15,7 @@ from subbyte.tuning.evaluation import Evaluation
 from subbyte.tuning.study import Record, Study
 
 _TRIES = 3  # of a trial whose worker dies
+_POLL = 1.0  # seconds between looks at the time
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class _RayExecutor(Executor):
             raise
 
     def _send(self, evaluation: Evaluation) -> Any:
-        search = replace(evaluation.search, progress=_unwatched, errors={})
+        # Clocks of several machines are not compared: this process gives up what takes too long.
+        search = replace(evaluation.search, progress=_unwatched, errors={}, is_late=_never)
         for module in _modules_of_files():
             self._ray.cloudpickle.register_pickle_by_value(module)
         try:
@@ -97,7 +99,12 @@ class _RayExecutor(Executor):
                 running[worker.record.remote(key, wanted[key])] = (worker, key)
             if not running:
                 return
-            (ended,), _ = self._ray.wait(list(running), num_returns=1)
+            done, _ = self._ray.wait(list(running), num_returns=1, timeout=_POLL)
+            if not done:
+                if is_late() and all(wanted[key].recovered for _, key in running.values()):
+                    return
+                continue
+            (ended,) = done
             worker, key = running.pop(ended)
             record = self._record(ended, key, lost)
             self._idle.append(self._hire() if record is None or record.problem == _LOST else worker)
@@ -138,6 +145,10 @@ class _Worker:
 
     def record(self, key: str, candidate: Candidate) -> Record:
         return self._evaluation.record(key, candidate)
+
+
+def _never() -> bool:
+    return False
 
 
 def _unwatched(what: str, share: float) -> None:
