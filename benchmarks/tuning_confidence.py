@@ -216,8 +216,8 @@ def _write(
     report.text(
         f"{network.data[0].upper()}{network.data[1:]}. In each of {splits} random splits of the test images a search "
         f"of its own (`sensitivity`, at most {trials} trials) sees one half and looks for the smallest model that "
-        f"loses at most {MAX_LOSS:.0%} of fp32's {metric}. The other half tells what the model that it chose loses. The "
-        f"smallest of all models tried that loses at most {MAX_LOSS:.0%} on all images has {smallest:,.0f} bytes."
+        f"loses at most {MAX_LOSS:.0%} of fp32's {metric}. The other half tells what the model that it chose loses. "
+        f"The smallest of all models tried that loses at most {MAX_LOSS:.0%} on all images has {smallest:,.0f} bytes."
     )
     report.text(
         "Excess: how far the loss on the unseen half is above the target, 0 where it is not, on average. Lower bound "
