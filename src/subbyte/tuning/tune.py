@@ -86,17 +86,8 @@ def search_best(
         TuningError: there is nothing to tune, a budget cannot be kept, or the study is of another search.
         Exception: what the evaluation of the float model raised, three times in a row.
     """
-    named = ((task.evaluate, "evaluate"), (task.loss_fn, "loss_fn"), (task.confirm, "confirm"))
-    for function, name in named:
-        if function is not None and not callable(function):
-            raise TuningError(f"{name} must be a function, not {function!r}")
-    _check_loss_fn(task.loss_fn)
-    task.accuracy.warn()
+    _check(task)
     space = TuningSpace(model.ops, model.alternatives)
-    if task.study == "" or not isinstance(task.study, str | None):
-        raise TuningError(f"study is a name, not {task.study!r}; leave it out for one that is chosen")
-    if task.distribution.needs_name and task.study is None:
-        raise TuningError("processes that share a search need a study of the same name: give study=, and storage=")
     of_float = {name: objective_of(name).of(model, space.widest()) for name in task.goal.looked_at}
     recipes = DEFAULT_RECIPES if task.recipes is None else task.recipes
     search = Search(
@@ -135,6 +126,18 @@ def search_best(
     remember(result)
     study.end()
     return result
+
+
+def _check(task: Task) -> None:
+    for function, name in ((task.evaluate, "evaluate"), (task.loss_fn, "loss_fn"), (task.confirm, "confirm")):
+        if function is not None and not callable(function):
+            raise TuningError(f"{name} must be a function, not {function!r}")
+    _check_loss_fn(task.loss_fn)
+    if task.study == "" or not isinstance(task.study, str | None):
+        raise TuningError(f"study is a name, not {task.study!r}; leave it out for one that is chosen")
+    if task.distribution.needs_name and task.study is None:
+        raise TuningError("processes that share a search need a study of the same name: give study=, and storage=")
+    task.accuracy.warn()
 
 
 def _check_loss_fn(loss_fn: Callable[..., Any] | None) -> None:

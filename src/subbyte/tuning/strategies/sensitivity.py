@@ -16,7 +16,7 @@ def sensitivity(search: Search) -> Proposals:
     How outputs on calibration data deviate from float's is measured with the weight of each op alone quantized, in each
     data type, and with its inputs alone quantized: no trials, and no labels. An alternative that is narrower than
     another and saves nothing is not measured. Deviations add up to those of a whole configuration. Where there are
-    recipes, the same is measured of each weight once it is recovered.
+    recipes, one quick recovery for each data type of weights tells which share of a deviation is left.
 
     Each trial is then the configuration with the largest expected saving: what it costs less than the best so far,
     times the chance that its loss is tolerable, as the trials before say (`LossModel`). It is sought among those of
