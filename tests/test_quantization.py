@@ -340,7 +340,7 @@ def test_fit_goes_on_where_a_study_ended(model: nn.Module, images: torch.Tensor,
     assert sum(trial.config not in known for trial in tuned(6, seed=2).trials) == 2
 
 
-def test_fit_of_six_trials_takes_the_smallest_that_is_good_enough(tmp_path: Path) -> None:
+def test_fit_of_six_trials_takes_the_smallest_that_was_not_only_lucky(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)).eval()
     # The float model, eight bits, seven, six, the last op at seven, the first op at seven, one op narrower.
@@ -353,7 +353,9 @@ def test_fit_of_six_trials_takes_the_smallest_that_is_good_enough(tmp_path: Path
     weights = [[config.weight.dtype.bits for config in trial.config.op.values()] for trial in result.trials]
     assert weights[:5] == [[8, 8], [7, 7], [6, 6], [6, 7], [7, 6]]
     assert len(weights) == 6
-    assert result.best.number == 4
+    lucky = result.trials[4]  # trials that deviate about as much lost 0.02 and 0.015
+    assert lucky.loss < 0.01 < lucky.estimate  # type: ignore[operator]
+    assert result.best.number == 1
     assert result.criterion_met
 
 

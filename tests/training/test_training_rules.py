@@ -102,7 +102,7 @@ def test_recovery_is_a_start() -> None:
     model = _prepared("w3a3", recover=["gptq"])
     found, wanted = (
         each.head.weight_quantizer.scale
-        for each in (model, subbyte.prepare(randomized(SharedNet()), "w3a3", X, recover=["gptq"]))
+        for each in (model, subbyte.prepare(randomized(SharedNet()), "w3a3:minmax", X, recover=["gptq"]))
     )
     assert torch.equal(found, wanted)
     assert not torch.equal(found, _prepared("w3a3").head.weight_quantizer.scale)

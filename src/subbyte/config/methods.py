@@ -15,11 +15,11 @@ def method_by_width(tensor: str, data_type: DataType, mode: QuantMode) -> str | 
     Args:
         tensor: `weight`, `activation` or `output`.
         data_type: what the tensor is quantized to.
-        mode: of the op. Ranges of dynamic activations are computed at run time, and training learns ranges.
+        mode: of the op. Ranges of dynamic activations are computed at run time.
 
     Returns:
         The method, or None where the first choice of the capability or the data type's own method suits.
     """
-    calibrated = mode == "static" or (tensor == "weight" and mode != "quant_aware")
+    calibrated = mode == "static" or tensor == "weight"
     plain = data_type.kind == "integer" and data_type.algorithm == "minmax"
     return _CLOSEST if calibrated and plain and data_type.bits in _WIDTHS.get(tensor, ()) else None

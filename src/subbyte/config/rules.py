@@ -31,7 +31,7 @@ class Rule:
         insists: on the ops that it speaks of: `all` of them, only those with the role `weighted` or `matmul`
             (patterns), `none`. One that cannot follow is an error; otherwise it is left float.
         multiplying: speaks of the precision of weighted ops and matmuls alone; others take the mode.
-        by_width: it is a shorthand, whose data types bring the calibration method that suits their width.
+        by_width: it is a shorthand for calibration, whose data types bring the method that suits their width.
     """
 
     source: str
@@ -144,7 +144,8 @@ class RuleBook:
             return replace(rule, fields={"weight.dtype": (text,), "activation.dtype": (text,)})
         if text in registered_dtypes():
             return replace(rule, fields={"weight.dtype": (text,)}, whole=False)
-        return replace(rule, fields=self._shorthand(text, source), by_width=True)
+        learns = self._config.approach == "quant_aware"  # training learns ranges
+        return replace(rule, fields=self._shorthand(text, source), by_width=not learns)
 
     def _default_modes(self) -> dict[str, Values]:
         """The modes in which a default precision may be, unless the request names another approach."""
