@@ -31,7 +31,7 @@ from subbyte.tuning.paired import PairedLoss, paired_loss
 
 CACHE = Path(__file__).resolve().parents[1] / "build" / "scores"
 SPLITS, QUICK_SPLITS = 20, 2
-TRIALS, QUICK_TRIALS = 25, 6
+TRIALS, QUICK_TRIALS = 15, 6
 MAX_LOSS = 0.01
 CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
 MOST_FAILURES = 2
@@ -110,6 +110,11 @@ class Outcome:
     loss: float
     low: float
 
+    def __str__(self) -> str:
+        met = "met" if self.result.criterion_met else "not met"
+        trials = f"trial {self.result.best.number + 1} of {len(self.result.trials)}"
+        return f"{self.size:,.0f} bytes, said to be {met}, {trials}; loses {self.loss:.2%} of the unseen half"
+
 
 def main() -> None:
     arguments = parser(__doc__)
@@ -132,8 +137,7 @@ def main() -> None:
         found[way] = []
         for seed in range(splits):
             found[way].append(outcome := _outcome(network, model, scores, way, seed, trials))
-            said = "met" if outcome.result.criterion_met else "not met"
-            print(f"{way.name}, split {seed}: {outcome.size:,.0f} bytes, {outcome.loss:.2%}, {said}", flush=True)
+            print(f"{way.name}, split {seed}: {outcome}", flush=True)
     smallest = _smallest(scores, of_float, (each for outcomes in found.values() for each in outcomes))
     _write(report, network, found, smallest, splits, trials)
 

@@ -111,7 +111,8 @@ def search_best(
     if confirmation is not None:
         trials = confirmation.decided(trials, criterion.expected(trials, loop.tried))
     best = best_of(trials) or trials[0]
-    study.keep_best(best, search.recovery)
+    if not best.failed:
+        study.keep_best(best, search.recovery)
     chosen = Candidate(search.space.widest()) if best.failed else Candidate(best.config, best.recovery)
     converted = search.converted(chosen)
     shown = baseline[METRIC] if set(baseline) == {METRIC} else dict(baseline)
