@@ -101,6 +101,19 @@ def test_gptq_leaves_less_error_than_brevitas_at_two_bits() -> None:
     assert _objective(seen(recovered, [x]).ops["0"].quantized(), layer, x) < theirs
 
 
+def test_calibration_by_mse_gives_the_codes_of_minmax() -> None:
+    """The ratios only narrow scales, so they begin at the whole range."""
+    model, x = randomized(nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))), seeded((64, 16))
+    by_mse, by_minmax = (subbyte.prepare(model, f"w2:{each}", [x], recover=["gptq"]) for each in ("mse", "minmax"))
+    for found, expected in zip(seen(by_mse, [x]).ops.values(), seen(by_minmax, [x]).ops.values(), strict=True):
+        assert torch.equal(found.quantized(), expected.quantized())
+    moved = subbyte.prepare(model, "w2:mse", [x], recover=["hqq", "gptq"])  # scales that a method chose are kept
+    assert any(
+        not torch.equal(found.params.scale, expected.params.scale)
+        for found, expected in zip(seen(moved, [x]).ops.values(), seen(by_minmax, [x]).ops.values(), strict=True)
+    )
+
+
 def test_the_same_each_time() -> None:
     model, data = every_op()
     runs = [prepared(model, data, WEIGHTS["int4 per_channel"], "gptq") for _ in range(2)]

@@ -1,5 +1,6 @@
 """gptq: compensated rounding, with the scales that suit it."""
 
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -14,6 +15,7 @@ from subbyte.algorithms.method import RecoveryMethod, Stage
 from subbyte.algorithms.narrowed_scales import narrowed_scales
 from subbyte.algorithms.obstacles import fixed_codes
 from subbyte.algorithms.registry import register_algorithm
+from subbyte.calibration import calibrate_tensor
 from subbyte.spec import QuantParams
 
 
@@ -29,7 +31,8 @@ class Gptq(RecoveryMethod):
 
     Scales are chosen by the same objective. Each row is rounded with its scales multiplied by 1.00, 0.95, ... 0.30, and
     keeps the ratio whose rounded row v has the smallest `(v - w) H (v - w)^T`, H = X~ X~^T: see `narrowed_scales`. The
-    min-max scale of 2-bit codes is about twice the best one. Zero points stay. A group's scale is that of the place
+    min-max scale of 2-bit codes is about twice the best one. Scales that `mse` calibrated are widened to the whole
+    range first, as it may clip more than suits this objective. Zero points stay. A group's scale is that of the place
     where its weights are stored, in whatever order they are rounded. Each group of a grouped convolution has its own H.
 
     Args:
@@ -58,6 +61,7 @@ class Gptq(RecoveryMethod):
 
     def apply(self, model: PreparedModel, unit: str, generator: Generator) -> None:
         op = model.ops[unit]
+        _widen_clipped(op)
         begin, hessian = self._problem(model, op)
         rounding = CompensatedRounding.of(hessian, self._order(hessian), self.block_size)
 
@@ -83,6 +87,12 @@ class Gptq(RecoveryMethod):
         if self.act_order:
             return torch.argsort(diagonal, dim=1, descending=True, stable=True)
         return torch.arange(diagonal.shape[1], device=diagonal.device).expand_as(diagonal)
+
+
+def _widen_clipped(op: WeightedOp) -> None:
+    """Give an op that `mse` calibrated the scales of its whole range, as the ratios only narrow them."""
+    if op.spec.algorithm == "mse" and torch.equal(op.params.scale, calibrate_tensor(op.weight, op.spec).scale):
+        op.write_params(calibrate_tensor(op.weight, replace(op.spec, algorithm="minmax")))
 
 
 def _corrected(weight: Tensor, moments: InputMoments, hessian: Tensor) -> Tensor:
