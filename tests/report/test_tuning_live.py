@@ -11,7 +11,7 @@ from rich.console import Console
 from torch import nn
 
 import subbyte
-from networks import seeded
+from networks import randomized, seeded
 from subbyte.report.tuning.live import LiveSearch, shown_live
 from subbyte.spec import TuneConfig
 from subbyte.tuning import Accuracy, Limits, Trial, read_goal
@@ -126,7 +126,7 @@ def test_a_narrow_terminal_keeps_it_on_one_line() -> None:
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_tune_tells_it(terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, data = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).eval(), seeded((4, 4))
+    model, data = randomized(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))).eval(), seeded((4, 4))
     ours, theirs = os.openpty() if terminal else os.pipe()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "160")
