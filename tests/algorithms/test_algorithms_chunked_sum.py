@@ -84,7 +84,7 @@ def test_second_moment_is_the_same_for_every_cut_when_an_op_is_called_often() ->
 
 def test_gptq_gives_the_codes_of_resnet20_for_every_cut() -> None:
     model, x = real_resnet20(), cifar_images(60)
-    results = [subbyte.quantize(model, "w3a8", list(x.split(cut)), recover=["gptq"]) for cut in CUTS[:3]]
+    results = [subbyte.quantize(model, "w3a8", list(x.split(cut)), recover=["gptq"]) for cut in ([60], [25, 35])]
     codes = [{name: weight.packed for name, weight in subbyte.weights(result).items()} for result in results]
     for other in codes[1:]:
         assert all(torch.equal(packed, other[name]) for name, packed in codes[0].items())

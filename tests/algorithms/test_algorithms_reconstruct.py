@@ -15,7 +15,7 @@ from subbyte.algorithms.reconstruct import Reconstruct
 from subbyte.algorithms.soft_rounding import SoftRounding, sharpness_at
 from subbyte.numerics import neighbours
 
-QUICK = Reconstruct(steps=60, batch_size=8)
+QUICK = Reconstruct(steps=20, batch_size=8)
 
 
 def _prepared(model: nn.Module, precision: str, x: torch.Tensor) -> PreparedModel:
@@ -27,7 +27,7 @@ def _error(float_model: nn.Module, model: nn.Module, x: torch.Tensor) -> float:
         return float((float_model(x) - model(x)).square().mean())
 
 
-SOFT = Reconstruct(steps=150, batch_size=8, rounding="soft", learning_rate=0.1)
+SOFT = Reconstruct(steps=40, batch_size=8, rounding="soft", learning_rate=0.3)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_output_comes_nearer_to_float(precision: str, method: Reconstruct) -> No
 def test_transformers(name: str) -> None:
     model = tiny_transformer(name).eval()
     x = torch.randint(0, 50, (16, 8), generator=torch.Generator().manual_seed(0))
-    options = {"reconstruct": {"steps": 40, "batch_size": 8, "unsupported": "skip"}}
+    options = {"reconstruct": {"steps": 10, "batch_size": 8, "unsupported": "skip"}}
     plain, recovered = subbyte.prepare(model, "w2a8", x), subbyte.prepare(model, "w2a8", x, recover=options)
 
     def error(other: nn.Module) -> float:

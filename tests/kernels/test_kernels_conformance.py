@@ -23,7 +23,13 @@ BUILDS = {
         "neon: agrees",
     ),
 }
-POSSIBLE = [name for name, (_, _, tools, _) in BUILDS.items() if all(map(shutil.which, tools))]
+# The installed kernels are built as "here" is, and the other tests run them.
+SLOW = {"here": [pytest.mark.slow]}
+POSSIBLE = [
+    pytest.param(name, marks=SLOW.get(name, []))
+    for name, (_, _, tools, _) in BUILDS.items()
+    if all(map(shutil.which, tools))
+]
 
 
 @pytest.mark.parametrize("name", POSSIBLE)

@@ -99,6 +99,9 @@ class FakeModel(TunableModel):
     def prepare(self, config: TuneConfig) -> Any:
         return config
 
+    def copy(self, config: TuneConfig) -> Any:
+        return config
+
     def quantize(self, config: TuneConfig) -> Any:
         return config
 

@@ -9,7 +9,7 @@ from subbyte.tuning.ladder import bits
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.trial import Trial
 
-LOSSES = {2: 0.5, 3: 0.015, 4: 0.012, 5: 0.005, 8: 0.0}  # after quick recovery, by the bits of the weight
+LOSSES = {2: 0.03, 3: 0.02, 4: 0.012, 5: 0.005, 8: 0.0}  # after quick recovery, by the bits of the weight
 
 
 def width(config: TuneConfig) -> int:
@@ -38,15 +38,22 @@ def fresh() -> Search:
     return search_of(FakeModel({"a": 10}, {"a": 1.0}), recipes=["some method"])
 
 
-def test_what_is_almost_good_enough_is_tried_before_the_best() -> None:
+def test_finalists_go_on_to_dearer_ones_when_one_is_not_good_enough() -> None:
     search = fresh()
-    assert finals(search, tried(search, LOSSES), {5: 0.0}) == [(4, 0.02), (3, 0.02), (5, 0.0)]
+    assert finals(search, tried(search, LOSSES), {4: 0.0}) == [(3, 0.02), (4, 0.0)]
+    assert finals(search, tried(search, LOSSES), {}) == [(3, 0.02), (4, 0.02), (5, 0.02)]
 
 
-def test_what_costs_more_than_a_finalist_that_is_good_enough_is_left_out() -> None:
+def test_finalists_go_on_to_cheaper_ones_when_one_is_good_enough() -> None:
     search = fresh()
-    losses = LOSSES | {4: 0.015, 3: 0.012}
-    assert finals(search, tried(search, losses), {3: 0.0}) == [(3, 0.0)]
+    assert finals(search, tried(search, LOSSES), {3: 0.0, 2: 0.0}) == [(3, 0.0), (2, 0.0)]
+    assert finals(search, tried(search, LOSSES), {3: 0.0}) == [(3, 0.0), (2, 0.02)]
+
+
+def test_finalists_that_lose_more_than_cheaper_ones_are_left_out() -> None:
+    search = fresh()
+    losses = {2: 0.5, 3: 0.012, 4: 0.015, 5: 0.005}
+    assert finals(search, tried(search, losses), {}) == [(3, 0.02), (5, 0.02)]
 
 
 def test_plain_trials_are_no_finalists() -> None:

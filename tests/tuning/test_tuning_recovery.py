@@ -61,7 +61,7 @@ def test_trials_are_recovered_quickly_and_the_best_in_full(calls: list[tuple[boo
     assert [trial.recovery for trial in result.trials[:2]] == ["none", "quick"]
     assert result.best.recovery == "full"
     assert result.recovery == "test_counted"
-    assert (True, 128) in calls
+    assert (True, 64) in calls
     assert calls[-1] == (False, 160)
 
 

@@ -10,9 +10,10 @@ from optuna.storages import InMemoryStorage
 from torch import nn
 
 import subbyte
-from subbyte import OpConfig
+from subbyte import OpConfig, TuneConfig
 from subbyte.algorithms import as_methods
 from subbyte.errors import RecoveryError
+from subbyte.tuning.ladder import bits
 from subbyte.tuning.search import Search, TimeIsOverError
 from subbyte.tuning.sensitivity import Parts, errors_of, parts_of, recovered_parts
 
@@ -33,8 +34,8 @@ class Recovering(FakeModel):
 def recovering(monkeypatch: pytest.MonkeyPatch) -> tuple[Search, list[tuple[Any, ...]]]:
     calls: list[tuple[Any, ...]] = []
 
-    def recover(model: Any, methods: Any, batches: Sequence[Any], *, seed: int, quick: bool) -> None:
-        assert quick
+    def recover(model: Any, methods: Any, batches: Sequence[Any], *, seed: int, **options: Any) -> None:
+        assert options["quick"]
         calls.append((model, methods, batches, seed))
 
     monkeypatch.setattr("subbyte.tuning.search.recover", recover)
@@ -57,6 +58,21 @@ def test_what_recovery_leaves_is_measured_on_all_ops_at_once(recovering: Any) ->
         assert found[key][narrow].angle == pytest.approx(plain[key][narrow].angle / 4)
         assert found[key][narrow].squared == pytest.approx(plain[key][narrow].squared / 4)
         assert all(found[key][part] is plain[key][part] for part in plain[key] if part != narrow)
+
+
+def test_weights_that_deviate_little_have_the_share_of_the_first_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    recovered: list[TuneConfig] = []
+    monkeypatch.setattr("subbyte.tuning.search.recover", lambda model, *given, **options: recovered.append(model))
+    search = search_of(FakeModel({"a": 10}, {"a": 10.0}), recipes=as_methods("gptq"))
+    plain = measured(search)
+    found = recovered_parts(search, plain)
+    widths = [bits(config.op[KEY].weight) for config in recovered]
+    angles = {bits(part.weight): error.angle for part, error in plain[KEY].items() if part.weight is not None}
+    assert widths == sorted(widths)
+    assert [width for width in widths if angles[width] <= 0.02] == widths[-1:]
+    for part, error in found[KEY].items():
+        helped = part.weight is not None and bits(part.weight) > 2  # as FakeModel is
+        assert error.angle == pytest.approx(plain[KEY][part].angle / (4 if helped else 1))
 
 
 @pytest.mark.parametrize("error", [RecoveryError("equalize needs two layers"), ValueError("a user's own method")])

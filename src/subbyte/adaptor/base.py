@@ -112,6 +112,10 @@ class TunableModel(ABC):
         """A prepared model of this configuration, of its own."""
 
     @abstractmethod
+    def copy(self, config: TuneConfig) -> Any:
+        """Return a copy of the model that `apply` gives, which may be changed; not calibrated anew as by `prepare`."""
+
+    @abstractmethod
     def quantize(self, config: TuneConfig) -> Any:
         """A converted model of this configuration, of its own."""
 

@@ -1,5 +1,6 @@
 """The grid that each single weight is rounded to."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -39,6 +40,13 @@ class ElementGrid:
         zero_point = None if params.zero_point is None else of_each(params.zero_point)
         column = replace(op.spec, granularity=Granularity("per_channel"), axis=0)
         return cls(column, torch.stack([of_each(scale) for scale in scales], -1), zero_point)
+
+    @classmethod
+    def stacked(cls, grids: Sequence["ElementGrid"]) -> "ElementGrid":
+        """Return the grid of matrices [groups, grids * rows, inputs] whose rows are those of one grid after another."""
+        zero_points = [grid.zero_point for grid in grids if grid.zero_point is not None]
+        scale = torch.cat([grid.scale for grid in grids], 1)
+        return cls(grids[0].spec, scale, torch.cat(zero_points, 1) if zero_points else None)
 
     def round(self, column: Tensor, places: Tensor) -> Tensor:
         """The values that a column of each group [groups, rows] is rounded to, by its place [groups]."""

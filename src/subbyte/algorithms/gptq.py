@@ -1,5 +1,6 @@
 """gptq: compensated rounding, with the scales that suit it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
@@ -65,11 +66,15 @@ class Gptq(RecoveryMethod):
         begin, hessian = self._problem(model, op)
         rounding = CompensatedRounding.of(hessian, self._order(hessian), self.block_size)
 
-        def rounded(params: QuantParams) -> Rounded:
-            return rounding(begin, ElementGrid.of(op, params).round)
+        def rounded(candidates: Sequence[QuantParams]) -> Rounded:
+            grid = ElementGrid.stacked([ElementGrid.of(op, params) for params in candidates])
+            return rounding(begin.repeat(1, len(candidates), 1), grid.round)
 
-        op.write_params(narrowed_scales(op, lambda params: rounded(params).errors))
-        op.write_weight(op.from_matrix(rounded(op.params).values))
+        def row_errors(candidates: Sequence[QuantParams]) -> Tensor:
+            return rounded(candidates).errors.unflatten(1, (len(candidates), -1)).transpose(0, 1)
+
+        op.write_params(narrowed_scales(op, row_errors))
+        op.write_weight(op.from_matrix(rounded([op.params]).values))
 
     def _problem(self, model: PreparedModel, op: WeightedOp) -> tuple[Tensor, Tensor]:
         """Return the matrices that rounding begins at, and their damped Hessian."""

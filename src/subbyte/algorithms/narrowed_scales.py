@@ -1,6 +1,6 @@
 """Search of narrower weight scales by the error that each row is left with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -9,10 +9,12 @@ from subbyte.adaptor.pytorch.prepared import WeightedOp
 from subbyte.numerics import scale_shape, scheme_of, stored_scale, to_blocks
 from subbyte.spec import QuantParams
 
-RATIOS = tuple(1 - step / 20 for step in range(1, 15))  # 0.95 to 0.30
+RATIOS = tuple(1 - step / 20 for step in range(15))  # 1.00 to 0.30
+_TOGETHER = 5  # ratios; few enough that little is computed in vain where the first ones are the best
+_ELEMENTS = 1 << 22  # of copies of a weight: bounds the memory
 
 
-def narrowed_scales(op: WeightedOp, row_errors: Callable[[QuantParams], Tensor]) -> QuantParams:
+def narrowed_scales(op: WeightedOp, row_errors: Callable[[Sequence[QuantParams]], Tensor]) -> QuantParams:
     """Return the op's quantization parameters with each scale times the ratio that leaves the smallest error.
 
     All scales of a row take the same ratio, so the error of each row is the measured one. Rows that share a scale take
@@ -20,16 +22,19 @@ def narrowed_scales(op: WeightedOp, row_errors: Callable[[QuantParams], Tensor])
 
     Args:
         op: Its parameters are read and not changed.
-        row_errors: Returns the error of each row of the op's matrices, [groups, rows], for given parameters.
+        row_errors: Returns the error of each row of the op's matrices, [candidates, groups, rows], for candidate
+            parameters.
     """
     start = QuantParams(op.params.scale.clone(), op.params.zero_point)
-    least = _by_block(op, row_errors(start))
-    best = torch.ones_like(least)
-    for ratio in RATIOS:
-        errors = _by_block(op, row_errors(_scaled(op, start, torch.full_like(best, ratio))))
-        best, least = torch.where(errors < least, ratio, best), torch.minimum(errors, least)
-        if not bool(((errors == least) & (least > 0)).any()):
-            break
+    together = min(max(_ELEMENTS // op.weight.numel(), 1), _TOGETHER)
+    best, least = (torch.tensor(each, device=op.weight.device) for each in (1.0, torch.inf))
+    for first in range(0, len(RATIOS), together):
+        ratios = RATIOS[first : first + together]
+        for ratio, found in zip(ratios, row_errors([_scaled(op, start, ratio) for ratio in ratios]), strict=True):
+            errors = _by_block(op, found)
+            best, least = torch.where(errors < least, ratio, best), torch.minimum(errors, least)
+            if ratio < 1 and not bool(((errors == least) & (least > 0)).any()):
+                return _scaled(op, start, best)
     return _scaled(op, start, best)
 
 
@@ -40,9 +45,14 @@ def _by_block(op: WeightedOp, row_errors: Tensor) -> Tensor:
     return blocks.sum(1) / (blocks.shape[1] if counts is None else counts.sum(1))
 
 
-def _scaled(op: WeightedOp, params: QuantParams, ratio: Tensor) -> QuantParams:
-    """Return parameters with each scale multiplied by its ratio, [scales]."""
-    factor = ratio.reshape(scale_shape(op.weight.shape, op.spec)).float()
+def _scaled(op: WeightedOp, params: QuantParams, ratio: Tensor | float) -> QuantParams:
+    """Return parameters with each scale multiplied by its ratio, [scales], or all by one."""
+    shape = scale_shape(op.weight.shape, op.spec)
+    factor = (
+        torch.full(shape, ratio, device=params.scale.device)
+        if isinstance(ratio, float)
+        else ratio.reshape(shape).float()
+    )
     if scheme_of(op.spec).scales_per_block > 1:
         factor = factor[..., None]
     return QuantParams(stored_scale(params.scale.float() * factor, op.spec), params.zero_point)

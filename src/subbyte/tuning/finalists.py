@@ -3,16 +3,20 @@
 from collections.abc import Sequence
 
 from subbyte.tuning.candidate import Candidate
+from subbyte.tuning.pareto import front
 from subbyte.tuning.search import Proposals, Search
 from subbyte.tuning.trial import Trial, best_of
 
-_NEAR = 2.0  # times the tolerable loss: with more after quick recovery, full recovery rarely helps enough
+_NEAR = 3.0  # times the tolerable loss: with more after quick recovery, full recovery rarely helps enough
 _HOPEFUL = 2  # configurations that are not good enough after quick recovery
 MOST_FINALISTS = _HOPEFUL + 1
 
 
 def finalists(search: Search, trials: Sequence[Trial]) -> Proposals:
     """Propose for full recovery what is cheaper than the best and almost good enough, then the best itself.
+
+    Of those to which no other is as good in loss and cost, the middle one comes first: if full recovery makes it good
+    enough, a cheaper one follows, otherwise a dearer one.
 
     Args:
         search: what is wanted.
@@ -21,11 +25,18 @@ def finalists(search: Search, trials: Sequence[Trial]) -> Proposals:
     best = best_of(list(trials))
     if best is None:
         return
-    hopeful = [trial for trial in trials if trial.recovery == "quick" and _is_near(search, trial)]
-    for trial in sorted(hopeful, key=lambda each: (each.loss, each.cost))[:_HOPEFUL]:
-        if not best.met or trial.cost < best.cost:
-            (full,) = yield [Candidate(trial.config, "full")]
-            best = full if full.met else best
+    near = [trial for trial in trials if trial.recovery == "quick" and _is_near(search, trial)]
+    hopeful = front([trial for trial in near if not best.met or trial.cost < best.cost], lambda trial: trial.cost)
+    first, last = 0, len(hopeful)
+    for _ in range(_HOPEFUL):
+        if first == last:
+            break
+        middle = (first + last) // 2
+        (full,) = yield [Candidate(hopeful[middle].config, "full")]
+        if full.met:
+            best, last = full, middle
+        else:
+            first = middle + 1
     if best.recovery == "quick":
         yield [Candidate(best.config, "full")]
 

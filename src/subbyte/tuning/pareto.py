@@ -1,6 +1,6 @@
 """The trials that no other one beats in both accuracy and an objective."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from subbyte.errors import TuningError
 from subbyte.tuning.objective import objective_of
@@ -28,8 +28,13 @@ def pareto(trials: Sequence[Trial], objective: str) -> list[Trial]:
         raise TuningError(
             f"the search did not look at {name!r}, but at: {seen}; name it as an objective, or give it a budget"
         )
-    front: list[Trial] = []
-    for trial in sorted(usable, key=lambda each: (each.objectives[name], each.loss, each.number)):
-        if not front or trial.loss < front[-1].loss:
-            front.append(trial)
-    return front
+    return front(usable, lambda trial: trial.objectives[name])
+
+
+def front(trials: Sequence[Trial], cost: Callable[[Trial], float]) -> list[Trial]:
+    """Return the trials that no other beats in loss and cost, from the cheapest to the most accurate."""
+    found: list[Trial] = []
+    for trial in sorted(trials, key=lambda each: (cost(each), each.loss, each.number)):
+        if not found or trial.loss < found[-1].loss:
+            found.append(trial)
+    return found

@@ -10,6 +10,7 @@ from subbyte.tuning.loss_model import LossModel
 from subbyte.tuning.search import Search
 
 _WORTH = 1e-4  # of the widest model's cost: less is no promise
+_WORTH_RECOVERING = 5e-4  # the same of trials that are recovered, which take many times as long
 _FAIR = 0.1  # chance: what has less is passed over
 _REACH = 2.0  # times the largest angle that was good enough: further off losses grow faster than angles
 _CLIMBS = 30
@@ -30,6 +31,7 @@ class Promises:
 
     def __init__(self, search: Search, choices: Choices, *, recovered: bool = False) -> None:
         self._search, self._choices, self._recovered = search, choices, recovered
+        self._worth = _WORTH_RECOVERING if recovered else _WORTH
         self._losses = LossModel(search.tolerable)
         self._frontier = choices.frontier()
         self._tried: set[bytes] = set()
@@ -125,7 +127,7 @@ class Promises:
         for _ in range(_CLIMBS):
             savings = self._savings(rows, losses, farthest)
             index = int(np.argmax(savings))
-            if savings[index] <= max(most, _WORTH):
+            if savings[index] <= max(most, self._worth):
                 break
             found, most = rows[index], float(savings[index])
             rows = self._choices.near(found)
@@ -139,7 +141,7 @@ class Promises:
         most = self._cost(self._safest) if self._to_beat == np.inf else self._to_beat
         costs = most - self._choices.costs(rows)
         deviations = self._choices.deviations(rows)
-        eligible = (costs > _WORTH) & (self._choices.excess(rows) <= 0) & (angle(deviations) <= farthest)
+        eligible = (costs > self._worth) & (self._choices.excess(rows) <= 0) & (angle(deviations) <= farthest)
         eligible &= np.array([row.tobytes() not in self._tried for row in rows], dtype=bool)
         savings: NDArray[np.float64] = np.zeros(len(rows))
         if eligible.any():

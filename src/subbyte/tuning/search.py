@@ -32,7 +32,7 @@ class TimeIsOverError(Exception):
 
 _LEAST = 0.1  # of a budget: what is to be saved counts as no less
 _PRICES = (0.0, 1.0, 10.0, 100.0)  # of what is under a budget, where ladders count it
-_QUICK_SAMPLES = 128  # of the calibration data, for a quick recovery
+_QUICK_SAMPLES = 64  # of the calibration data, for a quick recovery
 
 
 @dataclass
@@ -120,10 +120,17 @@ class Search:
         return next((copy.deepcopy(model) for kept, model in self._kept if kept == candidate), None)
 
     def _recovered(self, candidate: Candidate, before_unit: Callable[[], None]) -> Any:
-        prepared, quick = self.model.prepare(candidate.config), candidate.recovery == "quick"
-        data = self.model.first_samples(_QUICK_SAMPLES) if quick else self.model.batches
-        recover(prepared, self.recipes, data, seed=self.seed, quick=quick, before_unit=before_unit)
+        if candidate.recovery == "quick":
+            prepared = self.model.copy(candidate.config)
+            self._recover_quickly(prepared, before_unit)
+        else:
+            prepared = self.model.prepare(candidate.config)
+            recover(prepared, self.recipes, self.model.batches, seed=self.seed, before_unit=before_unit)
         return prepared.eval()
+
+    def _recover_quickly(self, prepared: Any, before_unit: Callable[[], None]) -> None:
+        data = self.model.first_samples(_QUICK_SAMPLES)
+        recover(prepared, self.recipes, data, seed=self.seed, quick=True, before_unit=before_unit)
 
     def _check_time(self) -> None:
         if self.is_late():
@@ -149,12 +156,9 @@ class Search:
 
         Raises:
             RecoveryError, CalibrationError: the methods cannot work on it.
+            TimeIsOverError: the time is over before all of it is recovered.
         """
-
-        def recovered(model: Any) -> None:
-            recover(model, self.recipes, self.model.first_samples(_QUICK_SAMPLES), seed=self.seed, quick=True)
-
-        return self.model.error(config, recovered)
+        return self.model.error(config, lambda model: self._recover_quickly(model, self._check_time))
 
     @property
     def unit(self) -> float:

@@ -15,6 +15,7 @@ Parts = Mapping[OpKey, Mapping[OpConfig, OutputError]]
 Among = Mapping[OpKey, Sequence[OpConfig]]
 
 _NEGLIGIBLE = 0.01  # of the tolerable loss, as an angle: what recovery makes of it matters little
+_FINE = 0.02  # angle (14 dB): below it deviations are in proportion to the step of rounding, recovered or not
 
 
 def errors_of(search: Search, among: Among) -> Errors:
@@ -56,33 +57,44 @@ def recovered_parts(search: Search, measured: Parts) -> Parts:
     """Estimate the same with recovery: what recovery leaves of a weight in one configuration, it leaves in every op.
 
     For each configuration of a weight, all ops that may have it get it at a time, and are recovered quickly. The share
-    of the deviation that is left is taken for the share that is left of each op. Without time for that, or where the
-    methods cannot work, nothing is taken off.
+    of the deviation that is left is taken for the share that is left of each op. It is measured from the configuration
+    that deviates most to the first one that deviates little; those that deviate less have the share of that one.
+    Without time for that, or where the methods cannot work, nothing is taken off.
 
     Args:
         search: whose recipes recover.
         measured: without recovery.
     """
     weights = dict.fromkeys(part for of_op in measured.values() for part in of_op if part.quant_mode == "weight_only")
-    left = {}
-    for index, part in enumerate(weights):
-        left[part] = _left(search, [key for key, of_op in measured.items() if part in of_op], part)
-        search.progress("recovering by each data type", (index + 1) / len(weights))
+    wholes = {part: _everywhere(search, measured, part) for part in weights}
+    plain = {part: search.model.error(whole) for part, whole in wholes.items()}
+    left: dict[OpConfig, float] = {}
+    share, fine = 1.0, False
+    for part in sorted(plain, key=lambda each: -plain[each].angle):
+        if plain[part].angle <= _NEGLIGIBLE * search.tolerable or search.is_late():
+            break
+        if not fine:
+            share = _left(search, wholes[part], plain[part])
+        fine = plain[part].angle <= _FINE
+        left[part] = share
+        search.progress("recovering by each data type", len(left) / len(plain))
     return {
         key: {part: _scaled(error, left.get(part, 1.0)) for part, error in of_op.items()}
         for key, of_op in measured.items()
     }
 
 
-def _left(search: Search, keys: Sequence[OpKey], part: OpConfig) -> float:
-    """Return which share of the deviation is left, where some ops get this configuration and are recovered."""
-    config = TuneConfig({**search.space.widest().op, **dict.fromkeys(keys, part)})
-    plain = search.model.error(config)
-    if plain.angle <= _NEGLIGIBLE * search.tolerable or search.is_late():
-        return 1.0
+def _everywhere(search: Search, measured: Parts, part: OpConfig) -> TuneConfig:
+    """Return the widest configuration with this one for every op that may have it."""
+    keys = [key for key, of_op in measured.items() if part in of_op]
+    return TuneConfig({**search.space.widest().op, **dict.fromkeys(keys, part)})
+
+
+def _left(search: Search, config: TuneConfig, plain: OutputError) -> float:
+    """Return which share of the deviation of a configuration is left when it is recovered."""
     try:
         recovered = search.recovered_error(config)
-    except Exception:  # methods are a user's own, too; a trial in which they cannot work says why
+    except Exception:  # the time is over, or a method of the user's cannot work, which a trial then says
         return 1.0
     left = float(np.linalg.norm(recovered.deviation) / np.linalg.norm(plain.deviation))
     return left if np.isfinite(left) else 1.0

@@ -1,5 +1,7 @@
 """torch.compile traces converted and prepared models whole, and computes the same bits."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -29,18 +31,25 @@ class Functions(nn.Module):
         return y
 
 
-@pytest.mark.parametrize("kind", ["prepared", "converted"])
-@pytest.mark.parametrize("config", ["w4a4", "w8a8:dynamic", "w4", "w1a1"])
-@pytest.mark.parametrize("network", ["residual", "resnet", "unet", "functions"])
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "residual": ResidualNet,
+    "resnet": lambda: ResNetCifar(8, 4),
+    "unet": lambda: UNet(4),
+    "functions": Functions,
+}
+CONFIGS = ("w4a4", "w8a8:dynamic", "w4", "w1a1")
+# Each configuration of each network in one of the two forms, so that each configuration and each network has both.
+FORMS = [
+    (network, config, ("prepared", "converted")[(row + column) % 2])
+    for row, network in enumerate(NETWORKS)
+    for column, config in enumerate(CONFIGS)
+]
+
+
+@pytest.mark.parametrize(("network", "config", "kind"), FORMS)
 def test_compiled_equals_eager(network: str, config: str, kind: str) -> None:
-    make = {
-        "residual": ResidualNet,
-        "resnet": lambda: ResNetCifar(8, 4),
-        "unet": lambda: UNet(4),
-        "functions": Functions,
-    }
     x = seeded((2, 5, 8)) if network == "functions" else X
-    prepared = subbyte.prepare(randomized(make[network]()), config, x)
+    prepared = subbyte.prepare(randomized(NETWORKS[network]()), config, x)
     model = prepared if kind == "prepared" else subbyte.convert(prepared)
     with torch.no_grad():
         want = model(x)

@@ -206,9 +206,8 @@ class PyTorchTunableModel(TunableModel):
 
     def error(self, config: TuneConfig, recover: Recover | None = None) -> OutputError:
         expected = self._float_outputs()
-        model = self.apply(config)
+        model = self.apply(config) if recover is None else self.copy(config)
         if recover is not None:
-            model = copied(model)
             recover(model)
         return output_error(self._outputs(model), expected)
 
@@ -244,6 +243,9 @@ class PyTorchTunableModel(TunableModel):
 
     def prepare(self, config: TuneConfig) -> nn.Module:
         return prepare(self.model, _Given(self._capability, config), self.batches)
+
+    def copy(self, config: TuneConfig) -> nn.Module:
+        return copied(self.apply(config))
 
     def quantize(self, config: TuneConfig) -> nn.Module:
         return quantize(self.model, _Given(self._capability, config), self.batches)
