@@ -2,11 +2,12 @@
 
 import os
 
+os.environ["OMP_NUM_THREADS"] = "1"  # of every thread, and of processes that tests start; read when torch is imported
+
 import pytest
 import torch
 
 torch.set_num_threads(1)
-os.environ["OMP_NUM_THREADS"] = "1"  # of processes that tests start
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported: without a GPU its kernels run on CPU tensors
 

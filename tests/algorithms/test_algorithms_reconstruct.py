@@ -27,14 +27,14 @@ def _error(float_model: nn.Module, model: nn.Module, x: torch.Tensor) -> float:
         return float((float_model(x) - model(x)).square().mean())
 
 
-SOFT = Reconstruct(steps=40, batch_size=8, rounding="soft", learning_rate=0.3)
+SOFT = Reconstruct(steps=60, batch_size=8, rounding="soft", learning_rate=0.3)
 
 
 @pytest.mark.parametrize(
     ("precision", "method"),
     [
         *((each, QUICK) for each in ("w2a8", "w3a3", "wternarya8", "wnf4a4", "wbint1a8", "w2:g4", "w2a8:dynamic")),
-        *((each, SOFT) for each in ("w2a8", "wnf4a4", "w2:g4")),
+        *((each, SOFT) for each in ("w2a8", "wnf4a4")),
     ],
 )
 def test_output_comes_nearer_to_float(precision: str, method: Reconstruct) -> None:
@@ -178,10 +178,10 @@ def test_learned_range_writes_its_scale() -> None:
 
 
 def test_real_network() -> None:
-    model, x = real_resnet20().eval(), cifar_images(64)
+    model, x = real_resnet20().eval(), cifar_images(32)
     plain = subbyte.prepare(model, "w2a8", x, first_last="int8")
     recovered = subbyte.prepare(
-        model, "w2a8", x, first_last="int8", recover=[{"reconstruct": {"steps": 20, "batch_size": 16}}]
+        model, "w2a8", x, first_last="int8", recover=[{"reconstruct": {"steps": 10, "batch_size": 8}}]
     )
     assert _error(model, recovered, x) < 0.5 * _error(model, plain, x)
 

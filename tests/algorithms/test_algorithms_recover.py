@@ -246,7 +246,7 @@ def test_goes_on_after_every_unit(network: str, methods: list[Any], tmp_path: Pa
 
     whole = state(resume=tmp_path / "whole")
     units = sorted((tmp_path / "whole").glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
-    for count in range(0, len(units), max(1, len(units) // 4)):
+    for count in range(0, len(units), max(1, len(units) // 2)):
         shutil.copytree(tmp_path / "whole", tmp_path / str(count))
         for later in units[count:]:
             (tmp_path / str(count) / later.name).unlink()

@@ -50,7 +50,7 @@ def divergences(values: np.ndarray, counts: np.ndarray, qmin: int, qmax: int) ->
     return found
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(st.sampled_from([-8, 0]), st.integers(2, 8), st.integers(0, 1 << 20))
 def test_the_candidate_is_that_of_a_brute_force_search(low: int, bits: int, seed: int) -> None:
     # Multiples of 1/8 between -8 and 8 lie exactly in bins, whatever the precision of their arithmetic.

@@ -52,6 +52,11 @@ def residual_for(y: Tensor, layout: str) -> Tensor | None:
     return residual.repeat_interleave(2, -1)[..., ::2] if layout == "with gaps" else residual
 
 
+def strides(x: Tensor) -> list[int]:
+    """The strides of axes with more than one element; those of the others say nothing."""
+    return [stride for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1]
+
+
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     operator=st.sampled_from(OPERATORS),
@@ -75,7 +80,7 @@ def test_the_formula_bit_for_bit(
     epilogue = Epilogue(residual_for(y, layout), *bounds, output)
     got = call(x, epilogue)
     assert same(got, expected(y, epilogue))
-    assert isinstance(output, Signs) or got.stride() == y.stride()
+    assert isinstance(output, Signs) or strides(got) == strides(y)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -71,7 +71,8 @@ class Gptq(RecoveryMethod):
             return rounding(begin.repeat(1, len(candidates), 1), grid.round)
 
         def row_errors(candidates: Sequence[QuantParams]) -> Tensor:
-            return rounded(candidates).errors.unflatten(1, (len(candidates), -1)).transpose(0, 1)
+            errors: Tensor = rounded(candidates).errors.unflatten(1, (len(candidates), -1))
+            return errors.transpose(0, 1)
 
         op.write_params(narrowed_scales(op, row_errors))
         op.write_weight(op.from_matrix(rounded([op.params]).values))

@@ -27,10 +27,12 @@ def narrowed_scales(op: WeightedOp, row_errors: Callable[[Sequence[QuantParams]]
     """
     start = QuantParams(op.params.scale.clone(), op.params.zero_point)
     together = min(max(_ELEMENTS // op.weight.numel(), 1), _TOGETHER)
-    best, least = (torch.tensor(each, device=op.weight.device) for each in (1.0, torch.inf))
+    ones = torch.ones(scale_shape(op.weight.shape, op.spec), device=op.weight.device).flatten()
+    best, least = ones, torch.full_like(ones, torch.inf)
     for first in range(0, len(RATIOS), together):
         ratios = RATIOS[first : first + together]
-        for ratio, found in zip(ratios, row_errors([_scaled(op, start, ratio) for ratio in ratios]), strict=True):
+        every = row_errors([_scaled(op, start, ratio * ones) for ratio in ratios])
+        for ratio, found in zip(ratios, every, strict=True):
             errors = _by_block(op, found)
             best, least = torch.where(errors < least, ratio, best), torch.minimum(errors, least)
             if ratio < 1 and not bool(((errors == least) & (least > 0)).any()):
@@ -45,14 +47,9 @@ def _by_block(op: WeightedOp, row_errors: Tensor) -> Tensor:
     return blocks.sum(1) / (blocks.shape[1] if counts is None else counts.sum(1))
 
 
-def _scaled(op: WeightedOp, params: QuantParams, ratio: Tensor | float) -> QuantParams:
-    """Return parameters with each scale multiplied by its ratio, [scales], or all by one."""
-    shape = scale_shape(op.weight.shape, op.spec)
-    factor = (
-        torch.full(shape, ratio, device=params.scale.device)
-        if isinstance(ratio, float)
-        else ratio.reshape(shape).float()
-    )
+def _scaled(op: WeightedOp, params: QuantParams, ratio: Tensor) -> QuantParams:
+    """Return parameters with each scale multiplied by its ratio, [scales]."""
+    factor = ratio.reshape(scale_shape(op.weight.shape, op.spec))
     if scheme_of(op.spec).scales_per_block > 1:
         factor = factor[..., None]
     return QuantParams(stored_scale(params.scale.float() * factor, op.spec), params.zero_point)
