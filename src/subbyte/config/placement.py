@@ -1,4 +1,4 @@
-"""Which of the ops that only combine values are quantized by default: those that quantized ops alone consume."""
+"""Default for ops that only combine values: they are quantized if only ops with quantized inputs consume them."""
 
 from collections.abc import Mapping, Sequence, Set
 
@@ -8,17 +8,17 @@ _COMBINING = frozenset({"add", "mul", "cat"})  # `stack` is a cat, too
 
 
 def combines(op: OpInfo) -> bool:
-    """Return whether an op combines values, so that its quantization only serves what reads the result."""
+    """Return whether the op only combines values, so that quantizing it helps only quantized consumers."""
     return op.type in _COMBINING
 
 
 def consumed_in_float(
     ops: Sequence[OpInfo], configs: Mapping[OpKey, OpConfig], movable: Set[OpKey]
 ) -> dict[OpKey, str]:
-    """Find the ops whose output something reads in float.
+    """Return the movable ops that must become float because a consumer reads their output in float.
 
-    Consumers of the movable ops may be movable themselves. An op counts as quantized once all its consumers do. An op
-    that reads its own results, as in a recurrence, therefore stays float: its rounding errors would accumulate.
+    A movable op stays quantized if all its consumers are quantized. These may be movable ops themselves. An op that
+    reads its own results, as in a recurrence, becomes float, because its rounding errors would accumulate.
 
     Args:
         ops: All ops of the model.
@@ -26,7 +26,7 @@ def consumed_in_float(
         movable: The quantized ops that may become float.
 
     Returns:
-        For each of the movable ops that is found, the reason.
+        The reason for each op that becomes float.
     """
     quantized = {op.name for op in ops if configs[op.key].quantizes_inputs and op.key not in movable}
     pending = [op for op in reversed(ops) if op.key in movable]

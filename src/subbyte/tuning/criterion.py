@@ -1,4 +1,4 @@
-"""When a loss counts as tolerable: shown on samples that took no part in the search, or estimated without luck."""
+"""Criteria for a tolerable loss: a test on held-out samples, or an estimate from trials with similar deviations."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -20,8 +20,8 @@ from subbyte.tuning.study import Record
 from subbyte.tuning.trial import Trial
 
 HELD_OUT = 0.75  # share of the samples that take no part in the search
-_NEAR = 10.0  # times the tolerable loss: trials that lost more say nothing of those that may be good enough
-_LEAST = 1e-3  # of the metric: trials that lose less are near one another, whatever is tolerable
+_NEAR = 10.0  # Times the tolerable loss. Trials with a larger loss are ignored: they do not predict tolerable ones.
+_LEAST = 1e-3  # Lower limit of the tolerable loss in this rule, as a fraction of the metric, for max_loss=0.
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Tried:
 
 
 class Criterion(ABC):
-    """Says how much a trial loses, first to the strategy, and then of all trials once the search has ended."""
+    """Interface that gives a trial's loss to the strategy, and judges all trials after the search."""
 
     @abstractmethod
     def loss(self, candidate: Candidate, record: Record, tried: Sequence[Tried]) -> float:
@@ -51,11 +51,11 @@ class Criterion(ABC):
 
     @abstractmethod
     def decided(self, tried: Sequence[Tried]) -> list[Trial]:
-        """Return all trials as they are judged in the end."""
+        """Return all trials with their final losses and verdicts."""
 
     @abstractmethod
     def expected(self, trials: Sequence[Trial], tried: Sequence[Tried]) -> list[Trial]:
-        """Return the trials with the losses that another evaluation is expected to give.
+        """Return the trials, each with the loss by which `confirm` orders them.
 
         Args:
             trials: as they are judged in the end.
@@ -63,7 +63,7 @@ class Criterion(ABC):
         """
 
     def is_usable(self, record: Record) -> bool:
-        """Return whether a record holds what this criterion needs; one that does not is tried again."""
+        """Return whether a stored record can be judged by this criterion. If not, its candidate is tried again."""
         return True
 
 
@@ -88,11 +88,11 @@ def shown_loss(
 
 
 class PairedCriterion(Criterion):
-    """Shows a loss by scores that two models have on the same samples.
+    """Criterion that compares a model with the float model sample by sample.
 
-    A random part of the samples leads the search. The strategy sees the upper bound that the others are expected to
-    give. When it has ended, the others decide: they have taken no part in the choice, so chance cannot have favoured
-    it.
+    The search uses a random quarter of the samples. The strategy sees the upper bound of the loss that the held-out
+    samples are expected to give. After the search, the held-out samples decide. They had no influence on the choice,
+    so the chosen model is not favoured by chance.
 
     Args:
         accuracy: what a loss is, and how much of it is tolerable.
@@ -168,7 +168,7 @@ class PairedCriterion(Criterion):
         return shown_loss(self._accuracy, scores, reference, confidence, samples)
 
     def _check(self, samples: int) -> None:
-        """Warn where not even a model that answers all samples alike can pass."""
+        """Warn if the samples are too few for any model to pass, even one with the float model's answers."""
         losses = self._accuracy.paired(self._reference, self._reference)
         most = self._accuracy.max_loss
         needed = max(samples_needed(each, most, first_confidence(self._confidence)) for each in losses)
@@ -184,16 +184,17 @@ class PairedCriterion(Criterion):
 
 
 class EstimatedCriterion(Criterion):
-    """Estimates a loss from what was measured of all configurations that deviate about as much from the float model.
+    """Criterion that estimates the loss of a trial from trials with a similar deviation.
 
-    A metric has chance in it, and the cheapest of many trials that seem good enough is one that chance favoured. How
-    far outputs on calibration data deviate from the float model's has none of that chance. So a trial's loss is its
-    deviation times the loss per deviation of the trials near it (`estimated_loss`), but no less than what was measured.
-    Trials that were recovered are compared with one another. Where deviations cannot be told, what was measured counts.
+    A measured metric has a random error, and the cheapest of many passing trials is partly the luckiest one. The
+    deviation of the outputs on calibration data does not have this error. So the estimate is the trial's deviation
+    times the loss per deviation of similar trials (`estimated_loss`), and at least the measured loss. Only trials
+    with the same form of recovery are compared. Deviations are those of the configuration before recovery. If the
+    deviation cannot be measured, the measured loss is used.
 
     Args:
-        search: whose model tells deviations.
-        baseline: the float model's metrics.
+        search: Search whose model measures the deviations.
+        baseline: Metrics of the float model.
     """
 
     def __init__(self, search: Search, baseline: Metrics) -> None:

@@ -13,14 +13,15 @@ MOST_FINALISTS = _HOPEFUL + 1
 
 
 def finalists(search: Search, trials: Sequence[Trial]) -> Proposals:
-    """Propose for full recovery what is cheaper than the best and almost good enough, then the best itself.
+    """Propose up to two almost good configurations for full recovery, then the best one.
 
-    Of those to which no other is as good in loss and cost, the middle one comes first: if full recovery makes it good
-    enough, a cheaper one follows, otherwise a dearer one.
+    If the best trial is good enough, only cheaper configurations are proposed. Those that no other beats in loss and
+    cost are tried by bisection: the one of middle cost first, then a cheaper one if it became good enough, otherwise a
+    more expensive one. The best one is proposed last, if it was recovered quickly.
 
     Args:
-        search: what is wanted.
-        trials: that the strategy has made.
+        search: The search, with the tolerable loss.
+        trials: All trials of the strategy.
     """
     best = best_of(list(trials))
     if best is None:

@@ -93,7 +93,10 @@ class TuneResult:
 
     @property
     def interval(self) -> Interval | None:
-        """Bounds of the loss, each with the confidence that was asked for or more; None if the loss is an estimate."""
+        """Return the bounds of the loss, each with the requested confidence or more.
+
+        None if the loss is an estimate, or if no sample tested the best trial, as after a search without any success.
+        """
         return self.best.interval
 
     @property

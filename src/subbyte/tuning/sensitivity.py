@@ -1,4 +1,4 @@
-"""What alternatives of each op do to the model's output, measured once before the first trial."""
+"""Measure how each alternative of each op changes the model's output, before the first trial."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ _FINE = 0.02  # angle (14 dB): below it deviations are in proportion to the step
 
 
 def errors_of(search: Search, among: Among) -> Errors:
-    """The squared error of the model's outputs by alternatives of each op: that of its weight plus that of its inputs.
+    """Measure the squared output error of each alternative: the error of its weight plus that of its inputs.
 
     Args:
         search: that keeps them.
@@ -34,9 +34,9 @@ def errors_of(search: Search, among: Among) -> Errors:
 
 
 def parts_of(search: Search, among: Among) -> Parts:
-    """What the weight of each op alone quantized does to the model's outputs, and what its inputs alone do.
+    """Measure the output deviation with only one op's weight quantized, and with only its inputs quantized.
 
-    The angles are kept as the search's errors.
+    Store the angles in `search.part_errors` and `search.errors`.
 
     Args:
         search: that keeps them.
@@ -54,12 +54,13 @@ def parts_of(search: Search, among: Among) -> Parts:
 
 
 def recovered_parts(search: Search, measured: Parts) -> Parts:
-    """Estimate the same with recovery: what recovery leaves of a weight in one configuration, it leaves in every op.
+    """Estimate the deviations after recovery, by one quick recovery for each weight configuration.
 
-    For each configuration of a weight, all ops that may have it get it at a time, and are recovered quickly. The share
-    of the deviation that is left is taken for the share that is left of each op. It is measured from the configuration
-    that deviates most to the first one that deviates little; those that deviate less have the share of that one.
-    Without time for that, or where the methods cannot work, nothing is taken off.
+    All ops that may have a weight configuration get it at once, and the model is recovered quickly. The fraction of the
+    deviation that remains is used for each of these ops. It is measured from the configuration with the largest
+    deviation down to the first with an angle of at most `_FINE`. Configurations that deviate less reuse the last
+    fraction, except negligible ones, which keep their deviation. Deviations also stay as they are if the time is over
+    or the methods cannot work.
 
     Args:
         search: whose recipes recover.
@@ -107,9 +108,10 @@ def _scaled(error: OutputError, share: float) -> OutputError:
 
 
 def deviations(measured: Parts, among: Among) -> Deviations:
-    """The deviation of the model's outputs by alternatives of each op, its weight's and its inputs' added.
+    """Return the deviation of the model's outputs for each alternative: that of its weight plus that of its inputs.
 
-    What makes outputs infinite or no numbers is left out, but for the first alternative of an op.
+    Alternatives with infinite or NaN outputs are left out. If all alternatives of an op are, the first one is kept
+    with a deviation of zero.
 
     Args:
         measured: by parts.

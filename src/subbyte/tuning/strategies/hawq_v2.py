@@ -10,12 +10,12 @@ from subbyte.tuning.strategies.registry import register_strategy
 
 @register_strategy("hawq_v2")
 def hawq_v2(search: Search) -> Proposals:
-    """As `sensitivity`, with the perturbation `mean trace(H) * ||Q(W) - W||^2` of each op as its error.
+    """Trade the perturbation `mean trace(H) * ||Q(W) - W||^2` of each op against its cost.
 
-    H is the second derivative of `loss_fn` by the op's weights, its trace found by Hutchinson's method (Dong et al.,
-    2020). It says nothing of inputs, which keep the widest type that goes with a weight's; ops without weights keep
-    what they have without tuning. An estimate below zero counts by its size: taken for no curvature at all it would let
-    an op go as narrow as can be.
+    H is the second derivative of `loss_fn` by the weights of the op. Hutchinson's method estimates its trace (Dong et
+    al., 2020). The perturbation depends on weights only. So inputs keep the widest type that the weight type allows,
+    and ops without weights keep their default configuration. A negative estimate counts by its absolute value, because
+    zero would allow the narrowest type.
 
     Raises:
         TuningError: there is no loss_fn.

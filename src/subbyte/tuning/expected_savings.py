@@ -1,4 +1,4 @@
-"""What trials promise to save, by what is known so far."""
+"""Expected savings of configurations that are not tried yet, given the trials so far."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,19 +9,19 @@ from subbyte.tuning.deviation import Vector, angle
 from subbyte.tuning.loss_model import LossModel
 from subbyte.tuning.search import Search
 
-_WORTH = 1e-4  # of the widest model's cost: less is no promise
-_WORTH_RECOVERING = 5e-4  # the same of trials that are recovered, which take many times as long
-_FAIR = 0.1  # chance: what has less is passed over
-_REACH = 2.0  # times the largest angle that was good enough: further off losses grow faster than angles
-_CLIMBS = 30
-_REFUSED = 200  # in a row: an objective to which ops do not add is searched no further
-_ALL = 1.0  # of the metric
-_FAR = 2.0  # times the tolerable loss
-_LEAST = 1e-6  # of it: what can be tolerated at the least
+_LEAST_SAVING = 1e-4  # Fraction of the widest model's cost. Choices that save less are not tried.
+_LEAST_SAVING_RECOVERED = 5e-4  # The same for recovered trials, which take many times as long.
+_LEAST_CHANCE = 0.1  # Choices with a smaller chance to be good enough are skipped.
+_REACH = 2.0  # Limit of the search, times the largest good angle. Beyond it, losses grow faster than angles.
+_MOST_STEPS = 30  # Steps of the local search.
+_MOST_OVER_BUDGET = 200  # Choices over budget before the search gives up: the figures of the ops do not add up here.
+_WHOLE_METRIC = 1.0  # The loss of the whole metric. Larger losses count as this.
+_FAR = 2.0  # Times the tolerable loss: a failed trial counts as this, and a larger loss teaches nothing about others.
+_LEAST_TOLERABLE = 1e-6  # Lower limit of the tolerable loss, as a fraction of the metric.
 
 
-class Promises:
-    """Expected savings of choices: what each costs less than the best so far, times the chance that it is good enough.
+class ExpectedSavings:
+    """Expected saving of each choice: how much cheaper it is than the best so far, times its chance to be good enough.
 
     Args:
         search: what is wanted.
@@ -31,7 +31,7 @@ class Promises:
 
     def __init__(self, search: Search, choices: Choices, *, recovered: bool = False) -> None:
         self._search, self._choices, self._recovered = search, choices, recovered
-        self._worth = _WORTH_RECOVERING if recovered else _WORTH
+        self._least_saving = _LEAST_SAVING_RECOVERED if recovered else _LEAST_SAVING
         self._losses = LossModel(search.tolerable)
         self._frontier = choices.frontier()
         self._tried: set[bytes] = set()
@@ -50,10 +50,10 @@ class Promises:
         return rows[order[0]]  # type: ignore[no-any-return]
 
     def learn(self, row: Row, loss: float, *, met: bool) -> None:
-        """Take in what came of a trial.
+        """Update the loss model and the best choice with a trial.
 
-        One that failed, of which nothing is known but that it is not good enough, counts as one that lost twice what is
-        tolerable; none counts as one that lost more than all.
+        A failed trial counts as one that lost twice the tolerable loss. A loss above the whole metric counts as the
+        whole metric, or as twice the tolerable loss if that is larger.
         """
         lost, deviation = self._lost(loss), self._deviation(row)
         self._losses = self._losses.having(deviation, lost)
@@ -65,10 +65,10 @@ class Promises:
             self._found = row
             self._to_beat = min(self._to_beat, self._cost(row))
 
-    def hear(self, other: "Promises", row: Row, loss: float) -> None:
-        """Take in what a trial of another's choices, that it has learned, says of these.
+    def learn_from(self, other: "ExpectedSavings", row: Row, loss: float) -> None:
+        """Update the loss model with a trial of the other kind of choices: plain for recovered, or the reverse.
 
-        One that went altogether wrong, as where recovery harms, says nothing of their losses.
+        A loss above twice the tolerable loss does not enter the loss model: recovery may have harmed that model.
         """
         if loss <= _FAR * self._search.accuracy.max_loss:
             self._losses = self._losses.having(other._deviation(row), self._lost(loss), own=False)
@@ -76,8 +76,8 @@ class Promises:
         self._has_lost |= other._has_lost
 
     def _lost(self, loss: float) -> float:
-        most = max(self._search.tolerable, _LEAST)
-        return min(loss / self._search.unit, max(_ALL, _FAR * most)) if np.isfinite(loss) else _FAR * most
+        most = max(self._search.tolerable, _LEAST_TOLERABLE)
+        return min(loss / self._search.unit, max(_WHOLE_METRIC, _FAR * most)) if np.isfinite(loss) else _FAR * most
 
     def _deviation(self, row: Row) -> Vector:
         deviation: Vector = self._choices.deviations(row[None])[0]
@@ -88,19 +88,20 @@ class Promises:
         return self._search.candidate(self._choices.chosen(row), recovered=self._recovered)
 
     def most(self) -> float:
-        """The largest expected saving."""
-        return self._most_promising(self._losses)[1]
+        """Return the largest expected saving."""
+        return self._largest(self._losses)[1]
 
     def best(self, count: int) -> list[Row]:
-        """So many untried choices that promise most, each as if the others lost what is expected.
+        """Return up to `count` untried choices with the largest expected savings.
 
-        Where none promises anything and none has been good enough, the most accurate is the last.
+        Each is chosen as if those before it had their predicted loss. If no choice has an expected saving and none has
+        been good enough yet, return the most accurate choice, once.
         """
         losses = self._losses
         rows: list[Row] = []
         refused = 0  # where budgets are not kept, though what ops add says so
-        while len(rows) < count and refused < _REFUSED:
-            row, _ = self._most_promising(losses)
+        while len(rows) < count and refused < _MOST_OVER_BUDGET:
+            row, _ = self._largest(losses)
             if row is None:
                 break
             self._tried.add(row.tobytes())
@@ -115,19 +116,19 @@ class Promises:
             rows.append(self._safest)
         return rows
 
-    def _most_promising(self, losses: LossModel) -> tuple[Row | None, float]:
-        """The one within reach, or where none is, of all; and what it promises."""
+    def _largest(self, losses: LossModel) -> tuple[Row | None, float]:
+        """Return the choice with the largest expected saving within reach, or of all if none is, and that saving."""
         near = self._sought(losses, _REACH * self._reached)
         return self._sought(losses, np.inf) if near[0] is None else near
 
     def _sought(self, losses: LossModel, farthest: float) -> tuple[Row | None, float]:
-        """Sought on the frontier and around the best so far, and from there step by step; of at most this angle."""
+        """Return the best choice of at most this angle, by local search from the frontier and the best so far."""
         rows = self._frontier if self._found is None else self._joined(self._frontier, self._found)
         found, most = None, 0.0
-        for _ in range(_CLIMBS):
+        for _ in range(_MOST_STEPS):
             savings = self._savings(rows, losses, farthest)
             index = int(np.argmax(savings))
-            if savings[index] <= max(most, self._worth):
+            if savings[index] <= max(most, self._least_saving):
                 break
             found, most = rows[index], float(savings[index])
             rows = self._choices.near(found)
@@ -137,11 +138,11 @@ class Promises:
         return np.concatenate([rows, self._choices.near(row)])
 
     def _savings(self, rows: Rows, losses: LossModel, farthest: float) -> Vector:
-        """[m], expected, of what is untried, not too far and within the budgets; 0 of the rest."""
+        """Return the expected saving [m] of each row; 0 if it was tried, is too far or exceeds a budget."""
         most = self._cost(self._safest) if self._to_beat == np.inf else self._to_beat
         costs = most - self._choices.costs(rows)
         deviations = self._choices.deviations(rows)
-        eligible = (costs > self._worth) & (self._choices.excess(rows) <= 0) & (angle(deviations) <= farthest)
+        eligible = (costs > self._least_saving) & (self._choices.excess(rows) <= 0) & (angle(deviations) <= farthest)
         eligible &= np.array([row.tobytes() not in self._tried for row in rows], dtype=bool)
         savings: NDArray[np.float64] = np.zeros(len(rows))
         if eligible.any():
@@ -151,8 +152,8 @@ class Promises:
 
     @property
     def _fair(self) -> float:
-        """The least chance that counts. Until a trial has lost too much, nothing says that chances are as small."""
-        return _FAIR if self._has_lost else 0.0
+        """The smallest chance that counts: 0 until a trial loses too much, as no chance is known to be small before."""
+        return _LEAST_CHANCE if self._has_lost else 0.0
 
     def _cost(self, row: Row) -> float:
         return float(self._choices.costs(row[None])[0])
