@@ -1,6 +1,6 @@
 """Candidates for search algorithms: the observed range, made narrower step by step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -10,6 +10,8 @@ from subbyte.numerics import scheme_of
 from subbyte.spec import QuantParams, TensorSpec
 
 STEPS = 50
+_ELEMENTS = 1 << 18  # values in all candidates that are compared together: bounds the memory
+_LEAST_VALUES = 2048  # of a block: a loss may count values in as many bins
 
 Loss = Callable[[QuantParams, Tensor, Tensor], Tensor]
 Range = Callable[[Distribution, float], tuple[Tensor, Tensor]]
@@ -30,38 +32,42 @@ def cut(distribution: Distribution, ratio: float) -> tuple[Tensor, Tensor]:
 
 
 def search(distribution: Distribution, spec: TensorSpec, loss: Loss, narrowed: Range = scaled) -> QuantParams:
-    """The parameters of least loss among the ranges narrowed by 1.00, 0.98, ... 0.02.
+    """Return the parameters of least loss among the ranges narrowed by 1.00, 0.98, ... 0.02.
 
     Args:
         distribution: of every block.
         spec: dtype and scheme.
-        loss: (params [blocks, 1], minimum [blocks, 1], maximum [blocks, 1]) -> loss [blocks].
+        loss: (params [rows, 1], minimum [rows, 1], maximum [rows, 1]) -> loss [rows]. The rows are the blocks for one
+            candidate after another.
         narrowed: (distribution, ratio) -> the ends of a candidate, [blocks] each.
 
     Returns:
-        for every block the parameters of its own best candidate; of equal ones the widest.
+        For each block the parameters of its own best candidate; of equal ones the widest.
     """
+    blocks = len(distribution.minimum)
+    values = 0 if distribution.values is None else distribution.values.shape[1]
+    together = min(max(_ELEMENTS // max(blocks * max(values, _LEAST_VALUES), 1), 1), STEPS)
     best: QuantParams | None = None
     least = torch.full_like(distribution.minimum, torch.inf)
-    for params, minimum, maximum in _candidates(distribution, spec, narrowed):
-        error = loss(params, minimum, maximum)
-        if best is None:
-            best, least = params, error
-            continue
-        better = error < least
-        least = torch.where(better, error, least)
-        best = _choose(better, params, best)
+    for first in range(0, STEPS, together):
+        ends = [narrowed(distribution, 1.0 - step / STEPS) for step in range(first, min(first + together, STEPS))]
+        minimum, maximum = (torch.cat(each)[:, None] for each in zip(*ends, strict=True))
+        params = scheme_of(spec).from_range(minimum, maximum, spec)
+        for candidate, error in enumerate(loss(params, minimum, maximum).view(len(ends), blocks)):
+            found = _rows(params, candidate, blocks)
+            better = error < least
+            best = found if best is None else _choose(better, found, best)
+            least = torch.where(better, error, least)
     assert best is not None
-    return _flat(best)
+    return best
 
 
-def _candidates(
-    distribution: Distribution, spec: TensorSpec, narrowed: Range
-) -> Iterator[tuple[QuantParams, Tensor, Tensor]]:
-    scheme = scheme_of(spec)
-    for step in range(STEPS):
-        minimum, maximum = (end[:, None] for end in narrowed(distribution, 1.0 - step / STEPS))
-        yield scheme.from_range(minimum, maximum, spec), minimum, maximum
+def _rows(params: QuantParams, candidate: int, blocks: int) -> QuantParams:
+    """Return the parameters of all blocks for one candidate: [blocks, ...]."""
+    rows, zero_point = slice(candidate * blocks, (candidate + 1) * blocks), params.zero_point
+    if zero_point is not None and zero_point.ndim:
+        zero_point = zero_point[rows, 0]
+    return QuantParams(params.scale[rows, 0], zero_point)
 
 
 def _choose(better: Tensor, new: QuantParams, old: QuantParams) -> QuantParams:
@@ -72,10 +78,3 @@ def _choose(better: Tensor, new: QuantParams, old: QuantParams) -> QuantParams:
     if zero_point is not None and new.zero_point is not None and zero_point.ndim:
         zero_point = choose(new.zero_point, zero_point)
     return QuantParams(choose(new.scale, old.scale), zero_point)
-
-
-def _flat(params: QuantParams) -> QuantParams:
-    zero_point = params.zero_point
-    return QuantParams(
-        params.scale[:, 0], zero_point[:, 0] if zero_point is not None and zero_point.ndim else zero_point
-    )

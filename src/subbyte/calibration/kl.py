@@ -25,10 +25,12 @@ def kl(distribution: Distribution, spec: TensorSpec) -> QuantParams:
     Exact zeros are left out: a grid holds them at any range, and after a ReLU their spike in one bin, which Q
     would smear over its neighbours, would drive the range towards zero.
     """
-    centres, counts = _histogram(distribution)
+    histogram = _histogram(distribution)
     scheme = scheme_of(spec)
 
     def loss(params: QuantParams, minimum: Tensor, maximum: Tensor) -> Tensor:
+        candidates = len(minimum) // max(len(distribution.minimum), 1)
+        centres, counts = (each.repeat(candidates, 1) for each in histogram)
         inside = (centres >= minimum) & (centres <= maximum)
         kept = counts * inside
         clipped = kept.clone()

@@ -21,7 +21,9 @@ def mse(distribution: Distribution, spec: TensorSpec) -> QuantParams:
     scheme = scheme_of(spec)
 
     def loss(params: QuantParams, minimum: Tensor, maximum: Tensor) -> Tensor:
-        error = (values - scheme.snap(values, params, spec) * scheme.grid_scale(params)).square_()
-        return (error * counts).sum(1)
+        candidates = len(minimum) // max(len(values), 1)
+        x = values.repeat(candidates, 1)
+        error = (x - scheme.snap(x, params, spec) * scheme.grid_scale(params)).square_()
+        return (error * counts.repeat(candidates, 1)).sum(1)
 
     return search(distribution, spec, loss)
