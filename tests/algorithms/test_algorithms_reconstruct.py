@@ -27,7 +27,7 @@ def _error(float_model: nn.Module, model: nn.Module, x: torch.Tensor) -> float:
         return float((float_model(x) - model(x)).square().mean())
 
 
-SOFT = Reconstruct(steps=60, batch_size=8, rounding="soft", learning_rate=0.3)
+SOFT = Reconstruct(steps=150, batch_size=8, rounding="soft", learning_rate=0.1)
 
 
 @pytest.mark.parametrize(
