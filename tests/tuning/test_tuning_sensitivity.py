@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from fake import FLOAT, FakeModel, pair, search_of
@@ -11,6 +12,7 @@ from torch import nn
 
 import subbyte
 from subbyte import OpConfig, TuneConfig
+from subbyte.adaptor import OutputError, Recover
 from subbyte.algorithms import as_methods
 from subbyte.errors import RecoveryError
 from subbyte.tuning.ladder import bits
@@ -73,6 +75,31 @@ def test_weights_that_deviate_little_have_the_share_of_the_first_that_does(monke
     for part, error in found[KEY].items():
         helped = part.weight is not None and bits(part.weight) > 2  # as FakeModel is
         assert error.angle == pytest.approx(plain[KEY][part].angle / (4 if helped else 1))
+
+
+class Broken(FakeModel):
+    """With a weight of four bits, outputs are NaN."""
+
+    def error(self, config: TuneConfig, recover: Recover | None = None) -> OutputError:
+        found = super().error(config, recover)
+        if bits(config.op[KEY].weight) == 4:
+            return OutputError(float("nan"), np.full_like(found.deviation, np.nan))
+        return found
+
+
+def test_weights_whose_outputs_are_nan_leave_the_shares_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subbyte.tuning.search.recover", lambda *given, **options: None)
+    search = search_of(Broken({"a": 10}, {"a": 10.0}), recipes=as_methods("gptq"))
+    plain = measured(search)
+    found = recovered_parts(search, plain)
+    shares = {
+        bits(part.weight): found[KEY][part].angle / plain[KEY][part].angle
+        for part in plain[KEY]
+        if part.weight is not None
+    }
+    assert shares[4] == 1.0
+    assert shares[3] == pytest.approx(0.25)
+    assert shares[5] == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("error", [RecoveryError("equalize needs two layers"), ValueError("a user's own method")])

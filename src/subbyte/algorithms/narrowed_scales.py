@@ -26,7 +26,7 @@ def narrowed_scales(op: WeightedOp, row_errors: Callable[[Sequence[QuantParams]]
             parameters.
     """
     start = QuantParams(op.params.scale.clone(), op.params.zero_point)
-    together = min(max(_ELEMENTS // op.weight.numel(), 1), _TOGETHER)
+    together = min(max(_ELEMENTS // max(op.weight.numel(), 1), 1), _TOGETHER)
     ones = torch.ones(scale_shape(op.weight.shape, op.spec), device=op.weight.device).flatten()
     best, least = ones, torch.full_like(ones, torch.inf)
     for first in range(0, len(RATIOS), together):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf, isfinite
 
 import numpy as np
 
@@ -69,14 +70,15 @@ def recovered_parts(search: Search, measured: Parts) -> Parts:
     weights = dict.fromkeys(part for of_op in measured.values() for part in of_op if part.quant_mode == "weight_only")
     wholes = {part: _everywhere(search, measured, part) for part in weights}
     plain = {part: search.model.error(whole) for part, whole in wholes.items()}
+    angles = {part: error.angle if isfinite(error.angle) else inf for part, error in plain.items()}
     left: dict[OpConfig, float] = {}
     share, fine = 1.0, False
-    for part in sorted(plain, key=lambda each: -plain[each].angle):
-        if plain[part].angle <= _NEGLIGIBLE * search.tolerable or search.is_late():
+    for part in sorted(angles, key=angles.__getitem__, reverse=True):
+        if angles[part] <= _NEGLIGIBLE * search.tolerable or search.is_late():
             break
         if not fine:
             share = _left(search, wholes[part], plain[part])
-        fine = plain[part].angle <= _FINE
+        fine = angles[part] <= _FINE
         left[part] = share
         search.progress("recovering by each data type", len(left) / len(plain))
     return {

@@ -206,9 +206,10 @@ class PyTorchTunableModel(TunableModel):
 
     def error(self, config: TuneConfig, recover: Recover | None = None) -> OutputError:
         expected = self._float_outputs()
-        model = self.apply(config) if recover is None else self.copy(config)
-        if recover is not None:
-            recover(model)
+        if recover is None:
+            return output_error(self._outputs(self.apply(config)), expected)
+        model = self.copy(config)
+        recover(model)
         return output_error(self._outputs(model), expected)
 
     def weight_error(self, key: OpKey, config: OpConfig) -> float:
