@@ -14,7 +14,7 @@ from subbyte.tuning.paired import PairedLoss, paired_loss, weighted_loss
 from subbyte.tuning.scores import Scores, all_scores, is_scores, scores_of
 
 Metrics = Mapping[str, float]
-Criterion = Literal["relative", "absolute"]
+LossUnit = Literal["relative", "absolute"]
 METRIC = "metric"  # the name of one that has none
 _LARGE = 0.5  # share of the metric: to lose more is hardly meant
 
@@ -97,7 +97,7 @@ class Accuracy:
     """
 
     max_loss: float = 0.01
-    criterion: Criterion = "relative"
+    criterion: LossUnit = "relative"
     higher_is_better: bool | Mapping[str, bool] = True
     weights: Mapping[str, float] = field(default_factory=dict)
     confidence: float | None = 0.9
@@ -115,7 +115,7 @@ class Accuracy:
                 f"max_loss={self.max_loss:g} would let more than all of the metric be lost: it is a share, and 0.05 is "
                 "five percent; for a loss in the metric's own unit give criterion='absolute'"
             )
-        kinds = get_args(Criterion)
+        kinds = get_args(LossUnit)
         if self.criterion not in kinds:
             hint = nearest(str(self.criterion), kinds)
             raise TuningError(f"criterion {self.criterion!r} is unknown{hint} (known: {', '.join(kinds)})")

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from subbyte.tuning.acceptance import loss_interval
 from subbyte.tuning.accuracy import Evaluated, read_evaluation
 from subbyte.tuning.candidate import Candidate
-from subbyte.tuning.criterion import shown_loss
 from subbyte.tuning.evaluation import Evaluate, check_same_samples, evaluate_float, printable
 from subbyte.tuning.search import Search
 from subbyte.tuning.sequences import passed
@@ -82,7 +82,7 @@ class Confirmation:
         loss = accuracy.loss(found.metrics, self.of_float.metrics)
         if found.scores is None or reference is None or accuracy.confidence is None:
             return replace(trial, estimate=loss, met=loss <= accuracy.max_loss)
-        interval = shown_loss(accuracy, found.scores, reference, confidence)
+        interval = loss_interval(accuracy, found.scores, reference, confidence)
         return replace(trial, estimate=loss, interval=interval, met=interval.high <= accuracy.max_loss)
 
 

@@ -7,8 +7,8 @@ from numbers import Integral, Real
 from typing import Literal
 
 from subbyte.errors import EvaluationError, TuningError
+from subbyte.tuning.acceptance import Acceptance, RecordedTrial
 from subbyte.tuning.candidate import Candidate
-from subbyte.tuning.criterion import Criterion, Tried
 from subbyte.tuning.distributed import Executor
 from subbyte.tuning.evaluation import Evaluation
 from subbyte.tuning.finalists import MOST_FINALISTS, finalists
@@ -67,7 +67,7 @@ class Loop:
 
     Args:
         evaluation: of what is wanted.
-        criterion: says what trials lose.
+        acceptance: says what trials lose, and which are accepted.
         study: where trials are kept.
         executor: tries what the study does not have.
         limits: when to end; of a study that has no trial one is always made.
@@ -75,7 +75,7 @@ class Loop:
     """
 
     evaluation: Evaluation
-    criterion: Criterion
+    acceptance: Acceptance
     study: Study
     executor: Executor
     limits: Limits
@@ -87,16 +87,16 @@ class Loop:
         self._encoding = self.evaluation.encoding
         records = {record.key: record for record in self.study.records()}
         self._known = {key: record for key, record in records.items() if self._can_be_judged(record)}
-        self._done: dict[str, Tried] = {}
+        self._done: dict[str, RecordedTrial] = {}
         self._best: Trial | None = None
 
     @property
-    def tried(self) -> list[Tried]:
+    def tried(self) -> list[RecordedTrial]:
         """The trials as the strategy saw them, with what the study keeps of them."""
         return list(self._done.values())
 
     def _can_be_judged(self, record: Record) -> bool:
-        return self._encoding.decode(record.key) is not None and self.criterion.is_usable(record)
+        return self._encoding.decode(record.key) is not None and self.acceptance.is_usable(record)
 
     def run(self, proposals: Proposals) -> Reason:
         """Until the strategy has no more to propose or a limit is reached; then recover the finalists in full.
@@ -177,7 +177,7 @@ class Loop:
 
     def _judge(self, key: str, candidate: Candidate) -> None:
         record = self._known[key]
-        self._done[key] = Tried(self._trial(len(self.trials), candidate, record), record)
+        self._done[key] = RecordedTrial(self._trial(len(self.trials), candidate, record), record)
         self.trials.append(self._done[key].trial)
         if candidate.recovery == "full" or self._done[key].trial is best_of(self.trials):
             self.search.keep(candidate)
@@ -190,7 +190,7 @@ class Loop:
         if not problem:
             try:
                 accuracy.loss(record.metrics, self.evaluation.baseline)
-                loss = self.criterion.loss(candidate, record, self.tried)
+                loss = self.acceptance.loss(candidate, record, self.tried)
             except EvaluationError as error:  # of an earlier run
                 problem = str(error)
         met = not problem and record.samples is None and loss <= accuracy.max_loss and goal.within(objectives)

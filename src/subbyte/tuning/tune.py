@@ -12,11 +12,11 @@ from subbyte.adaptor import TunableModel
 from subbyte.algorithms import RecoveryMethod
 from subbyte.errors import TuningError
 from subbyte.spec import TuneConfig
+from subbyte.tuning.acceptance import Acceptance, EstimatedAcceptance, PairedAcceptance
 from subbyte.tuning.accuracy import METRIC, Accuracy
 from subbyte.tuning.budget import check_budgets
 from subbyte.tuning.candidate import Candidate, Encoding
 from subbyte.tuning.confirmation import Confirmation, confirmation_of
-from subbyte.tuning.criterion import Criterion, EstimatedCriterion, PairedCriterion
 from subbyte.tuning.distributed import Distribution, Local
 from subbyte.tuning.early_stopping import EarlyStopping, SequentialTest
 from subbyte.tuning.evaluation import Evaluate, Evaluation, evaluate_float
@@ -101,15 +101,15 @@ def search_best(
     evaluation = _evaluation(float_model, search, task, study, limits)
     search.baseline = baseline = evaluation.baseline
     confirmation = None if task.confirm is None else confirmation_of(search, task.confirm, float_model)
-    criterion = _criterion(search, evaluation, confirmation)
+    acceptance = _acceptance(search, evaluation, confirmation)
     with closing(task.distribution.executor(evaluation, study)) as executor:
         search.workers = executor.workers
-        loop = Loop(evaluation, criterion, study, executor, limits, watch)
+        loop = Loop(evaluation, acceptance, study, executor, limits, watch)
         with _saying_how_to_go_on(loop, task.storage):
             reason = loop.run(proposals)
-    trials = criterion.decided(loop.tried)
+    trials = acceptance.decided(loop.tried)
     if confirmation is not None:
-        trials = confirmation.decided(trials, criterion.expected(trials, loop.tried))
+        trials = confirmation.decided(trials, acceptance.expected(trials, loop.tried))
     best = best_of(trials) or trials[0]
     if not best.failed:
         study.keep_best(best, search.recovery)
@@ -172,13 +172,13 @@ def _evaluation(float_model: Any, search: Search, task: Task, study: Study, limi
     return Evaluation(search, task.evaluate, baseline, reference, test)
 
 
-def _criterion(search: Search, evaluation: Evaluation, confirmation: Confirmation | None) -> Criterion:
+def _acceptance(search: Search, evaluation: Evaluation, confirmation: Confirmation | None) -> Acceptance:
     """Return what judges the trials: by scores of samples where there are any and a confidence is asked for."""
     confidence, reference = search.accuracy.confidence, evaluation.reference
     if confidence is None or reference is None or (confirmation is not None and confirmation.samples is None):
-        return EstimatedCriterion(search, evaluation.baseline)
+        return EstimatedAcceptance(search, evaluation.baseline)
     deciding = None if confirmation is None else confirmation.samples
-    return PairedCriterion(search.accuracy, confidence, reference, search.seed, deciding)
+    return PairedAcceptance(search.accuracy, confidence, reference, search.seed, deciding)
 
 
 @contextmanager

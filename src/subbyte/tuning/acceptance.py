@@ -1,4 +1,4 @@
-"""Criteria for a tolerable loss: a test on held-out samples, or an estimate from trials with similar deviations."""
+"""Which losses are accepted: by a test on held-out samples, or an estimate from trials with similar deviations."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ _LEAST = 1e-3  # Lower limit of the tolerable loss in this rule, as a fraction o
 
 
 @dataclass(frozen=True)
-class Tried:
+class RecordedTrial:
     """A trial as the strategy saw it, and what the study keeps of it."""
 
     trial: Trial
@@ -36,11 +36,11 @@ class Tried:
         return Candidate(self.trial.config, self.trial.recovery)
 
 
-class Criterion(ABC):
-    """Interface that gives a trial's loss to the strategy, and judges all trials after the search."""
+class Acceptance(ABC):
+    """Interface of a rule that gives a trial's loss to the strategy, and judges all trials after the search."""
 
     @abstractmethod
-    def loss(self, candidate: Candidate, record: Record, tried: Sequence[Tried]) -> float:
+    def loss(self, candidate: Candidate, record: Record, tried: Sequence[RecordedTrial]) -> float:
         """Return the loss by which the strategy goes, in the unit of `max_loss`.
 
         Args:
@@ -50,11 +50,11 @@ class Criterion(ABC):
         """
 
     @abstractmethod
-    def decided(self, tried: Sequence[Tried]) -> list[Trial]:
+    def decided(self, tried: Sequence[RecordedTrial]) -> list[Trial]:
         """Return all trials with their final losses and verdicts."""
 
     @abstractmethod
-    def expected(self, trials: Sequence[Trial], tried: Sequence[Tried]) -> list[Trial]:
+    def expected(self, trials: Sequence[Trial], tried: Sequence[RecordedTrial]) -> list[Trial]:
         """Return the trials, each with the loss by which `confirm` orders them.
 
         Args:
@@ -63,7 +63,7 @@ class Criterion(ABC):
         """
 
     def is_usable(self, record: Record) -> bool:
-        """Return whether a stored record can be judged by this criterion. If not, its candidate is tried again."""
+        """Return whether a stored record can be judged by this rule. If not, its candidate is tried again."""
         return True
 
 
@@ -72,7 +72,7 @@ def is_unchanged(candidate: Candidate) -> bool:
     return not candidate.recovered and all(config.is_unchanged for config in candidate.config.op.values())
 
 
-def shown_loss(
+def loss_interval(
     accuracy: Accuracy, scores: Scores, reference: Scores, confidence: float, samples: int | None = None
 ) -> Interval:
     """Return the loss on the same samples, with its bounds; of several losses the one with the highest upper bound.
@@ -87,8 +87,8 @@ def shown_loss(
     return worst([loss.interval(confidence, samples) for loss in accuracy.paired(scores, reference)])
 
 
-class PairedCriterion(Criterion):
-    """Criterion that compares a model with the float model sample by sample.
+class PairedAcceptance(Acceptance):
+    """Rule that compares a model with the float model sample by sample.
 
     The search uses a random quarter of the samples. The strategy sees the upper bound of the loss that the held-out
     samples are expected to give. After the search, the held-out samples decide. They had no influence on the choice,
@@ -121,15 +121,15 @@ class PairedCriterion(Criterion):
             return {name: len(each) for name, each in unpack(record.scores).items()} == counts
         return bool(record.problem or record.scores)
 
-    def expected(self, trials: Sequence[Trial], tried: Sequence[Tried]) -> list[Trial]:
+    def expected(self, trials: Sequence[Trial], tried: Sequence[RecordedTrial]) -> list[Trial]:
         return [each.trial for each in tried]
 
-    def loss(self, candidate: Candidate, record: Record, tried: Sequence[Tried]) -> float:
+    def loss(self, candidate: Candidate, record: Record, tried: Sequence[RecordedTrial]) -> float:
         confidence = first_confidence(self._confidence)
         found = self._interval(candidate, record, confidence, self._leading, self._deciding)
         return found.high if found is not None else self._measured(record)
 
-    def decided(self, tried: Sequence[Tried]) -> list[Trial]:
+    def decided(self, tried: Sequence[RecordedTrial]) -> list[Trial]:
         if not len(self._held_out):
             return [self._judged(each, None, None) for each in tried]
         intervals: dict[int, Interval] = {}
@@ -144,7 +144,7 @@ class PairedCriterion(Criterion):
         verdicts = passed([each.trial for each in tried], self._confidence, passes)
         return [self._judged(each, intervals.get(each.trial.number), verdicts.get(each.trial.number)) for each in tried]
 
-    def _judged(self, each: Tried, interval: Interval | None, verdict: bool | None) -> Trial:
+    def _judged(self, each: RecordedTrial, interval: Interval | None, verdict: bool | None) -> Trial:
         trial = each.trial
         if trial.failed:
             return trial
@@ -165,7 +165,7 @@ class PairedCriterion(Criterion):
         if not len(found):
             return None
         scores, reference = ({name: each[found] for name, each in of.items()} for of in (scores, self._reference))
-        return shown_loss(self._accuracy, scores, reference, confidence, samples)
+        return loss_interval(self._accuracy, scores, reference, confidence, samples)
 
     def _check(self, samples: int) -> None:
         """Warn if the samples are too few for any model to pass, even one with the float model's answers."""
@@ -183,8 +183,8 @@ class PairedCriterion(Criterion):
             )
 
 
-class EstimatedCriterion(Criterion):
-    """Criterion that estimates the loss of a trial from trials with a similar deviation.
+class EstimatedAcceptance(Acceptance):
+    """Rule that estimates the loss of a trial from trials with a similar deviation.
 
     A measured metric has a random error, and the cheapest of many passing trials is partly the luckiest one. The
     deviation of the outputs on calibration data does not have this error. So the estimate is the trial's deviation
@@ -202,16 +202,16 @@ class EstimatedCriterion(Criterion):
         self._deviations = ModelDeviations(search)
         self._near = _NEAR * max(search.accuracy.max_loss, _LEAST * search.unit)
 
-    def loss(self, candidate: Candidate, record: Record, tried: Sequence[Tried]) -> float:
+    def loss(self, candidate: Candidate, record: Record, tried: Sequence[RecordedTrial]) -> float:
         return self._estimate(candidate, record, tried, measure=False)
 
-    def decided(self, tried: Sequence[Tried]) -> list[Trial]:
+    def decided(self, tried: Sequence[RecordedTrial]) -> list[Trial]:
         return [self._judged(each, tried) for each in tried]
 
-    def expected(self, trials: Sequence[Trial], tried: Sequence[Tried]) -> list[Trial]:
+    def expected(self, trials: Sequence[Trial], tried: Sequence[RecordedTrial]) -> list[Trial]:
         return [trial if trial.estimate is None else replace(trial, loss=trial.estimate) for trial in trials]
 
-    def _judged(self, each: Tried, tried: Sequence[Tried]) -> Trial:
+    def _judged(self, each: RecordedTrial, tried: Sequence[RecordedTrial]) -> Trial:
         if each.trial.failed:
             return each.trial
         estimate = self._estimate(each.candidate, each.record, tried, measure=True)
@@ -221,7 +221,9 @@ class EstimatedCriterion(Criterion):
     def _measured(self, record: Record) -> float:
         return self._accuracy.loss(record.metrics, self._baseline)
 
-    def _estimate(self, candidate: Candidate, record: Record, tried: Sequence[Tried], *, measure: bool) -> float:
+    def _estimate(
+        self, candidate: Candidate, record: Record, tried: Sequence[RecordedTrial], *, measure: bool
+    ) -> float:
         measured = self._measured(record)
         deviation = self._deviations.of(record.key, candidate.config, measure=measure)
         if measured > self._near or not deviation:

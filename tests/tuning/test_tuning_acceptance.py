@@ -16,8 +16,8 @@ from subbyte.adaptor import OutputError
 from subbyte.errors import ModelError
 from subbyte.spec import OpConfig
 from subbyte.tuning import Accuracy, Limits, Proposals, Search, Task, TuneResult, read_goal, search_best
+from subbyte.tuning.acceptance import HELD_OUT, PairedAcceptance
 from subbyte.tuning.candidate import Candidate
-from subbyte.tuning.criterion import HELD_OUT, PairedCriterion
 from subbyte.tuning.estimate import estimated_loss
 from subbyte.tuning.ladder import bits
 from subbyte.tuning.paired import paired_loss
@@ -161,11 +161,11 @@ def test_the_test_ends_at_the_first_trial_that_fails() -> None:
 
 def test_the_float_model_loses_nothing_with_certainty() -> None:
     reference = {"metric": torch.ones(300).double()}
-    criterion = PairedCriterion(Accuracy(0.02), 0.9, reference, seed=0)
+    acceptance = PairedAcceptance(Accuracy(0.02), 0.9, reference, seed=0)
     float_model = Candidate(TuneConfig({KEY: OpConfig()}))
     record = Record("", {"metric": 1.0}, 0.0, 0.0, "", scores=pack(reference))
-    assert criterion.loss(float_model, record, []) == 0.0
-    assert criterion.loss(Candidate(TuneConfig({KEY: pair(8)})), record, []) > 0.0
+    assert acceptance.loss(float_model, record, []) == 0.0
+    assert acceptance.loss(Candidate(TuneConfig({KEY: pair(8)})), record, []) > 0.0
 
 
 def test_of_several_metrics_each_must_be_shown() -> None:
