@@ -35,10 +35,12 @@ def main() -> None:
 
 def _report(options: argparse.Namespace) -> None:
     asked = options.only or SECTIONS
-    report = Report("kernels", "Kernels", quick=options.quick or options.only is not None)
+    report = Report(
+        f"kernels_{used_isa()}", f"Kernels with {used_isa()}", quick=options.quick or options.only is not None
+    )
     peers, remarks = installed_peers()
     report.text(
-        f"Instruction set: {used_isa()}; {torch.get_num_threads()} threads; seed {SEED}. Each library runs in a "
+        f"{torch.get_num_threads()} threads; seed {SEED}. Each library runs in a "
         "process of its own; the processes take turns. GOP/s counts a multiplication "
         "and an addition as two. `model` is a model of this one layer, called as a user calls it, quantization of its "
         "input included; `op` are the operators of `torch.ops.subbyte` that it calls, called again without it. Goals "
