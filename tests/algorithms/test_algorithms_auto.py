@@ -45,7 +45,7 @@ def test_more_minutes_more_steps(network: nn.Module) -> None:
     ops = list(model.state.graph)
     forward = 32 * sum(op.macs for op in ops) / 4e10 + 5e-5 * len(ops)
     assert few == int(60 / (6 * forward))  # and nothing that a clock said
-    assert Auto(minutes=5000.0).chosen(model) == [Reconstruct(steps=2000, unsupported="skip")]
+    assert Auto(minutes=5000.0).chosen(model) == [Reconstruct(steps=600, unsupported="skip")]
 
 
 def test_outliers_are_moved() -> None:
