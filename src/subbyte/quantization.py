@@ -341,7 +341,7 @@ def tune(
             as a one-dimensional tensor, array or list; either of them by name; or a generator that yields, for each
             batch, a tensor of its samples' scores. It is given `model` itself first. Scores let the search show that
             the loss is tolerable; of a number the loss is an estimate.
-            Values of parameters and buffers that it changes are put back after each evaluation.
+            Parameters, buffers, attributes and hooks of it that the evaluation changes are put back.
         config: what is fixed and which alternatives there are, in any form that `quantize` takes but a TuneConfig; left
             out, every op may have the integers of two to eight bits and fp32.
         first_last: the precision of the first and last layers.

@@ -89,8 +89,10 @@ def test_calls_refuse_a_tuple_of_tensors_as_data(run: Any) -> None:
 
 def test_parts_of_one_tensor_are_batches() -> None:
     assert [batch.samples for batch in batches(torch.randn(10, 3).split(4))] == [4, 4, 2]
-    with pytest.raises(CalibrationError, match="tuple of 2 tensors"):
-        list(batches((X, X.clone())))
+    tokens = torch.arange(40).reshape(4, 10)
+    for other in ((X, X.clone()), (tokens[:, :-1], tokens[:, 1:]), (tokens[:, :5], tokens[:, 5:])):
+        with pytest.raises(CalibrationError, match="tuple of 2 tensors"):
+            list(batches(other))
 
 
 def test_fit_refuses_a_tuple_of_tensors_as_data() -> None:

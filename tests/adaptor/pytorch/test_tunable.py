@@ -342,14 +342,34 @@ def _moves_statistics(model: nn.Module) -> None:
     model.eval()
 
 
-@pytest.mark.parametrize("change", [_doubles_weights, _moves_statistics])
+def _changes_an_attribute(model: Any) -> None:
+    model.conv1.stride = (2, 2)
+
+
+def _adds_a_hook(model: Any) -> None:
+    model.linear.register_forward_hook(lambda module, inputs, output: 2 * output)
+
+
+def _replaces_a_forward(model: Any) -> None:
+    model.linear.forward = lambda x: x
+
+
+def _trains(model: nn.Module) -> None:
+    model(seeded((4, 3, 8, 8))).sum().backward()
+    model.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [_doubles_weights, _moves_statistics, _changes_an_attribute, _adds_a_hook, _replaces_a_forward, _trains],
+)
 @pytest.mark.parametrize("times", [1, 2])
 def test_tune_puts_back_what_an_evaluation_did_to_the_float_model(
     change: Callable[[nn.Module], None], times: int, tmp_path: Path
 ) -> None:
     model, data = randomized(ResidualNet()).eval(), seeded((4, 3, 8, 8))
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    seen = []
+    outputs, seen = model(data), []
 
     def evaluate(given: nn.Module) -> float:
         if given is model:
@@ -363,6 +383,8 @@ def test_tune_puts_back_what_an_evaluation_did_to_the_float_model(
     assert len(seen) == times
     for state in (*seen, model.state_dict()):
         assert all(torch.equal(value, before[key]) for key, value in state.items())
+    assert torch.equal(model(data), outputs)
+    assert all(each.requires_grad and each.grad is None for each in model.parameters())
 
 
 def _replaces_a_layer(model: Any) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -145,7 +146,7 @@ def check_data(data: Any) -> None:
     """Raise CalibrationError if `data` is neither a tensor nor an iterable of batches.
 
     A tuple of tensors is refused, although it can be iterated: as a batch it would be the arguments of one forward.
-    Parts of one tensor, such as `images.split(128)` gives, are batches.
+    Consecutive parts of one tensor, such as `images.split(128)` gives, are batches.
     """
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         raise CalibrationError(
@@ -167,7 +168,18 @@ def check_data(data: Any) -> None:
 
 
 def _are_parts_of_one(tensors: tuple[Tensor, ...]) -> bool:
-    return len({tensor.untyped_storage().data_ptr() for tensor in tensors}) <= 1
+    """Return whether the tensors follow one another along the first axis of one tensor.
+
+    Inputs and labels may share memory, too: `ids[:, :-1], ids[:, 1:]`.
+    """
+    return all(_follows(part, following) for part, following in itertools.pairwise(tensors))
+
+
+def _follows(part: Tensor, following: Tensor) -> bool:
+    if part.dim() == 0 or part.stride() != following.stride() or part.shape[1:] != following.shape[1:]:
+        return False
+    end = part.data_ptr() + part.shape[0] * part.stride(0) * part.element_size()
+    return part.untyped_storage().data_ptr() == following.untyped_storage().data_ptr() and end == following.data_ptr()
 
 
 def batches(data: Any, limit: int | None = None) -> Iterator[Batch]:

@@ -30,6 +30,7 @@ from subbyte.adaptor.pytorch.prepare import prepare, quantize
 from subbyte.adaptor.pytorch.quantizer import ActivationQuantizer
 from subbyte.adaptor.pytorch.state import state_of
 from subbyte.adaptor.pytorch.tensors import tensors_in
+from subbyte.adaptor.pytorch.unchanged import ModuleState
 from subbyte.adaptor.pytorch.weight_ranges import WeightRanges
 from subbyte.capability import Capability
 from subbyte.config import PostTrainingQuantConfig, alternatives, resolve
@@ -83,6 +84,8 @@ class PyTorchTunableModel(TunableModel):
         self._expected: list[list[Tensor]] = []
         self._floats = list(_float_tensors(model, self._prepared))
         self._layers, self._float_layers = _layers(self._prepared), _layers(model)
+        self._float_modules = [ModuleState.of(module) for module in model.modules()]
+        self._float_gradients = {each: (each.requires_grad, each.grad) for each in model.parameters()}
         self.identity: Mapping[str, str] = {"model": _digest_of_model(model), "data": _digest_of_data(self.batches)}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -114,6 +117,12 @@ class PyTorchTunableModel(TunableModel):
     def restore_float(self) -> None:
         if _layers(self.model) != self._float_layers:
             raise _changed_too_much("layers of the float model")
+        for module in self._float_modules:
+            module.put_back()
+            module.put_back_hooks()
+        for parameter, (requires_grad, grad) in self._float_gradients.items():
+            parameter.requires_grad_(requires_grad)
+            parameter.grad = grad
         tensors = self.model.state_dict(keep_vars=True)
         for name, original, own, _ in self._floats:
             now = tensors.get(name)
@@ -261,9 +270,9 @@ def _shown(output: Any) -> list[Tensor]:
     return [x.float() for x in tensors if x.is_floating_point()] or [x.float() for x in tensors]
 
 
-def _layers(model: nn.Module) -> list[tuple[str, int]]:
-    """Which modules there are, and where."""
-    return [(name, id(module)) for name, module in model.named_modules()]
+def _layers(model: nn.Module) -> list[tuple[str, int, type]]:
+    """Which modules there are, of which class, and where."""
+    return [(name, id(module), type(module)) for name, module in model.named_modules()]
 
 
 @contextmanager

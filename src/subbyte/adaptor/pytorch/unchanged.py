@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from subbyte.adaptor.pytorch.holders import MODULE_OWN
 from subbyte.adaptor.pytorch.quantizer import Quantizer
 
+_HOOKS = tuple(name for name in MODULE_OWN if "_hooks" in name)
+
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
@@ -20,7 +22,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     Of an attribute that holds a list, a dict or a set the contents are put back, not what those hold in turn.
     """
     modes = {module: module.training for module in model.modules()}
-    held = [_Held.of(module) for module in modes if not isinstance(module, Quantizer)]
+    held = [ModuleState.of(module) for module in modes if not isinstance(module, Quantizer)]
     values = {tensor: tensor.detach().clone() for each in held for tensor in each.tensors() if _can_be_written(tensor)}
     try:
         model.eval()
@@ -38,19 +40,29 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Held:
-    """What one module held before."""
+class ModuleState:
+    """What one module held before: buffers and plain attributes, and its hooks.
+
+    Args:
+        module: of which this is the state.
+        buffers: the module's, by name.
+        attributes: what its other attributes refer to, by name.
+        containers: copies of those attributes that are lists, dicts or sets, by name.
+        hooks: copies of the module's dicts of hooks, by name.
+    """
 
     module: nn.Module
     buffers: dict[str, Tensor | None]
     attributes: dict[str, Any]
     containers: dict[str, Any]
+    hooks: dict[str, dict[int, Any]]
 
     @classmethod
-    def of(cls, module: nn.Module) -> "_Held":
+    def of(cls, module: nn.Module) -> "ModuleState":
         attributes = {name: value for name, value in vars(module).items() if name not in MODULE_OWN}
         containers = {name: copy.copy(value) for name, value in attributes.items() if type(value) in (list, dict, set)}
-        return cls(module, dict(module._buffers), attributes, containers)
+        hooks = {name: dict(vars(module)[name]) for name in _HOOKS if vars(module)[name]}
+        return cls(module, dict(module._buffers), attributes, containers, hooks)
 
     def tensors(self) -> Iterator[Tensor]:
         """The buffers, and the tensors that are plain attributes."""
@@ -69,6 +81,12 @@ class _Held:
             container.clear()
             container.extend(contents) if isinstance(container, list) else container.update(contents)
         own.update(self.attributes)
+
+    def put_back_hooks(self) -> None:
+        for name in _HOOKS:
+            hooks = vars(self.module)[name]
+            hooks.clear()
+            hooks.update(self.hooks.get(name, {}))
 
 
 def _can_be_written(tensor: Tensor) -> bool:
