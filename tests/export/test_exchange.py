@@ -61,6 +61,36 @@ def test_any_model_goes_there_and_back(tmp_path: Path, format: str) -> None:
     assert "the checkpoint" in subbyte.explain(read, "first")
 
 
+class Versioned(nn.BatchNorm1d):
+    """A module that reads its tensors by its version, as mnasnet of torchvision does."""
+
+    _version = 3
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *args: Any) -> None:
+        if local_metadata.get("version") != 3 or self.eps > 1:
+            raise ValueError("version must be 3, and eps at most 1")
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+
+
+def versioned() -> Net:
+    net = Net()
+    net.norm = Versioned(32)
+    return net
+
+
+def test_import_checkpoint_keeps_versions_of_modules(tmp_path: Path) -> None:
+    model = subbyte.quantize(randomized(versioned()), CONFIG)
+    subbyte.export_checkpoint(model, tmp_path / "model", format="gptq")
+    assert torch.equal(subbyte.import_checkpoint(tmp_path / "model", versioned())(X), model(X))
+
+
+def test_import_checkpoint_refuses_tensors_that_a_module_refuses(tmp_path: Path, folder: Path) -> None:
+    net = versioned()
+    net.norm.eps = 2.0
+    with pytest.raises(CheckpointError, match=r"model: .*ValueError: version must be 3"):
+        subbyte.import_checkpoint(folder, net)
+
+
 def test_a_model_that_is_itself_the_op(tmp_path: Path) -> None:
     model = subbyte.quantize(randomized(nn.Linear(32, 32)), "w4:g16")
     subbyte.export_checkpoint(model, tmp_path / "model", format="compressed-tensors")

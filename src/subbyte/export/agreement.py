@@ -1,7 +1,9 @@
 """Whether the recording and the tensors of a checkpoint agree with each other and with a model."""
 
 import re
+from collections import OrderedDict
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -116,6 +118,26 @@ def check_quantizers(state: QuantizationState) -> None:
         problem = _quantizer_problem(quantizer)
         if problem:
             raise CheckpointError(f"input of op {quoted(quantizer.name)}: {problem}")
+
+
+def load_tensors(model: nn.Module, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], *, strict: bool) -> None:
+    """Load tensors into a model.
+
+    Args:
+        model: Loads them by its `load_state_dict`.
+        tensors: By their names in the model's state_dict.
+        metadata: Of that state_dict: the versions of modules, by which modules of other projects read their tensors.
+        strict: Whether the tensors must be all those of the model.
+
+    Raises:
+        CheckpointError: the model does not take the tensors.
+    """
+    values: Any = OrderedDict(tensors)
+    values._metadata = metadata
+    try:
+        model.load_state_dict(values, strict=strict)
+    except Exception as error:  # modules of the user's load themselves, and may raise anything
+        raise CheckpointError(f"its tensors do not fit this model ({type(error).__name__}: {error!s:.1000})") from error
 
 
 def _check_op(op: Op, modules: Mapping[str, nn.Module]) -> None:

@@ -1,6 +1,5 @@
 """save and load: a converted model as one safetensors file of its true size."""
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -29,6 +28,7 @@ from subbyte.export.agreement import (
     check_quantizers,
     check_recording,
     check_tensors,
+    load_tensors,
     tensor_fields,
 )
 from subbyte.export.aliases import without_aliases
@@ -219,12 +219,8 @@ def _load_values(model: nn.Module, tensors: Mapping[str, Tensor], versions: Mapp
         dtype = own[name].dtype if name in own else tensor.dtype
         if dtype.is_floating_point != tensor.dtype.is_floating_point and not name.endswith("_extra_state"):
             raise CheckpointError(f"tensor {quoted(name)} is {tensor.dtype}, and in this model {dtype}")
-    values: Any = OrderedDict(tensors)
-    values._metadata = {name: {"version": versions.get(name, 1)} for name in own._metadata}
-    try:
-        model.load_state_dict(values, strict=True)
-    except Exception as error:  # modules of the user's load themselves, and may raise anything
-        raise CheckpointError(f"its tensors do not fit this model ({type(error).__name__}: {error!s:.1000})") from error
+    metadata = {name: {"version": versions.get(name, 1)} for name in own._metadata}
+    load_tensors(model, tensors, metadata, strict=True)
 
 
 def _check_is_of(model: nn.Module, state: QuantizationState) -> None:

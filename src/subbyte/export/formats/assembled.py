@@ -18,6 +18,7 @@ from subbyte.adaptor.pytorch.prepare import find_later, model_bytes, parameter_s
 from subbyte.adaptor.pytorch.quantized_module import PreparedWeighted
 from subbyte.adaptor.pytorch.state import QuantizationState, hold
 from subbyte.errors import CheckpointError
+from subbyte.export.agreement import load_tensors
 from subbyte.export.formats.hugging_face import joined
 from subbyte.numerics import QuantizedTensor
 from subbyte.spec import OpConfig, TuneConfig
@@ -41,7 +42,8 @@ def assembled(
         path: where they come from, for messages.
 
     Raises:
-        CheckpointError: tensors are missing, left over, of another shape, or of values that the model's dtype rounds.
+        CheckpointError: tensors are missing, left over, of another shape, of values that the model's dtype rounds, or
+            refused by a module of the model.
         ModelError: the model cannot be copied.
     """
     if any(tensor.is_meta for tensor in chain(float_model.parameters(), float_model.buffers())):
@@ -57,7 +59,11 @@ def assembled(
     finish(model, state)
     borrowed.give_back()
     hold(model, state)
-    model.load_state_dict(values, strict=False)
+    metadata: Any = model.state_dict()
+    try:
+        load_tensors(model, values, metadata._metadata, strict=False)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
     state.run.phase = "quantize"
     return model.to(device).eval()
 
