@@ -47,7 +47,7 @@ def save(model: nn.Module, path: str | Path) -> None:
 
     Raises:
         ModelError: the model is not converted, modules of it were replaced since, or one has an extra state that
-            is no tensor.
+            is no tensor or a version (`_version`) that is no integer and not None.
         CheckpointError: the file cannot be written.
     """
     state = state_of(model)
@@ -151,9 +151,19 @@ def _weight_values(model: nn.Module) -> list[tuple[str, dict[str, Any]]]:
     return [(name, {"spec": spec_values(one.spec), "shape": list(one.shape)}) for name, one in weights.items()]
 
 
-def _versions(values: Any) -> dict[str, int]:
-    """Return the versions of the modules of a state_dict, where they are not 1, as a module's are by default."""
+def _versions(values: Any) -> dict[str, int | None]:
+    """Return the versions of the modules of a state_dict, where they are not 1, as a module's are by default.
+
+    Raises:
+        ModelError: a version is no integer and not None.
+    """
     found = {name: metadata.get("version", 1) for name, metadata in values._metadata.items()}
+    for name, version in found.items():
+        if isinstance(version, bool) or not isinstance(version, int | None):
+            raise ModelError(
+                f"module {name!r} has the version (_version) {quoted(version)}, a {type(version).__name__}; a "
+                "checkpoint holds an integer or None: give its class one of these"
+            )
     return {name: version for name, version in found.items() if version != 1}
 
 
@@ -211,7 +221,7 @@ def _check_factor_and_bias(module: Any, factor: Tensor | None, bias: Tensor | No
             )
 
 
-def _load_values(model: nn.Module, tensors: Mapping[str, Tensor], versions: Mapping[str, int]) -> None:
+def _load_values(model: nn.Module, tensors: Mapping[str, Tensor], versions: Mapping[str, int | None]) -> None:
     own: Any = model.state_dict()
     for name in versions.keys() - own._metadata.keys():
         raise CheckpointError(f"versions names {quoted(name)}, which is no module of this model")

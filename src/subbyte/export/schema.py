@@ -213,7 +213,7 @@ class Header(Part):
     weights: Shared[Text, WeightFields]
     tensors: dict[Text, TensorFields]
     aliases: dict[Text, Text]
-    versions: dict[Text, int]
+    versions: dict[Text, int | None]
     report: ReportFields
 
 

@@ -1,0 +1,42 @@
+"""save and load: which values of modules and of tensors a checkpoint may hold."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import subbyte
+from networks import randomized, seeded
+from subbyte import ModelError
+
+X = seeded((4, 6))
+
+
+class Versioned(nn.Linear):
+    """Loads only what it saved itself."""
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: dict[str, Any], *args: Any) -> None:
+        if local_metadata.get("version") != self._version:
+            raise ValueError(f"version must be {self._version}, got {local_metadata.get('version')}")
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+
+
+def test_a_module_without_a_version_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Versioned, "_version", None)
+    model, path = nn.Sequential(Versioned(6, 6)), tmp_path / "model.safetensors"
+    quantized = subbyte.quantize(randomized(model), "w4")
+    subbyte.save(quantized, path)
+    assert torch.equal(subbyte.load(path, model)(X), quantized(X))
+
+
+@pytest.mark.parametrize("version", ["2", 2.5, (2, 1), True])
+def test_save_refuses_a_version_that_is_no_integer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: Any
+) -> None:
+    monkeypatch.setattr(Versioned, "_version", version)
+    quantized = subbyte.quantize(nn.Sequential(Versioned(6, 6)), "w4")
+    with pytest.raises(ModelError, match=f"module '0' has the version .*{type(version).__name__};"):
+        subbyte.save(quantized, tmp_path / "model.safetensors")
+    assert not [*tmp_path.iterdir()]
