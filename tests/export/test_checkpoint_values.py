@@ -9,9 +9,10 @@ from torch import nn
 
 import subbyte
 from networks import randomized, seeded
-from subbyte import ModelError
+from subbyte import CheckpointError, ModelError
+from subbyte.export import safe_file
 
-X = seeded((4, 6))
+X, IMAGES = seeded((4, 6)), seeded((2, 3, 4, 4))
 
 
 class Versioned(nn.Linear):
@@ -40,3 +41,29 @@ def test_save_refuses_a_version_that_is_no_integer(
     with pytest.raises(ModelError, match=f"module '0' has the version .*{type(version).__name__};"):
         subbyte.save(quantized, tmp_path / "model.safetensors")
     assert not [*tmp_path.iterdir()]
+
+
+def with_norm() -> nn.Module:
+    return randomized(nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6))).eval()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_load_and_save_refuse_a_norm_factor_that_is_not_finite(tmp_path: Path, value: float) -> None:
+    model, path = with_norm(), tmp_path / "model.safetensors"
+    subbyte.save(subbyte.quantize(model, "w4", IMAGES), path)
+    tensors, header = safe_file.read(path)
+    tensors["0.norm_factor"][0], header["tensors"]["0.norm_factor"]["finite"] = value, False
+    safe_file.write(path, tensors, header)
+    with pytest.raises(CheckpointError, match=f"op '0': norm_factor holds {value}"):
+        subbyte.load(path, model)
+    model[1].weight.data[0] = value
+    with pytest.raises(CheckpointError, match=f"op '0': norm_factor holds {value}"):
+        subbyte.save(subbyte.quantize(model, "w4", IMAGES), path)
+
+
+def test_a_norm_factor_of_zero_comes_back(tmp_path: Path) -> None:
+    model = with_norm()
+    model[1].weight.data[0] = 0.0  # as of a pruned channel
+    quantized = subbyte.quantize(model, "w4", IMAGES)
+    subbyte.save(quantized, tmp_path / "model.safetensors")
+    assert torch.equal(subbyte.load(tmp_path / "model.safetensors", model)(IMAGES), quantized(IMAGES))

@@ -48,7 +48,7 @@ def save(model: nn.Module, path: str | Path) -> None:
     Raises:
         ModelError: the model is not converted, modules of it were replaced since, or one has an extra state that
             is no tensor or a version (`_version`) that is no integer and not None.
-        CheckpointError: the file cannot be written.
+        CheckpointError: the file cannot be written, or the factor of a folded BatchNorm is not finite.
     """
     state = state_of(model)
     if not state.converted:
@@ -147,7 +147,11 @@ def _check_are_tensors(values: dict[str, Any]) -> None:
 
 
 def _weight_values(model: nn.Module) -> list[tuple[str, dict[str, Any]]]:
-    weights = {module.op_name: module.weight for module in model.modules() if isinstance(module, ConvertedWeighted)}
+    weights = {}
+    for module in model.modules():
+        if isinstance(module, ConvertedWeighted):
+            _check_is_finite(module.norm_factor, f"op {quoted(module.op_name)}: ")
+            weights[module.op_name] = module.weight
     return [(name, {"spec": spec_values(one.spec), "shape": list(one.shape)}) for name, one in weights.items()]
 
 
@@ -219,6 +223,17 @@ def _check_factor_and_bias(module: Any, factor: Tensor | None, bias: Tensor | No
                 f"{name} must be {' or '.join(map(str, dict.fromkeys(allowed)))} of shape {channels}, got "
                 f"{tensor.dtype} of shape {tuple(tensor.shape)}"
             )
+    _check_is_finite(factor)
+
+
+def _check_is_finite(factor: Tensor | None, where: str = "") -> None:
+    """Refuse a BatchNorm's factor of NaN or infinity; one of zero is that of a channel that is pruned."""
+    if factor is not None and not bool(factor.isfinite().all()):
+        wrong = factor[~factor.isfinite()][0].item()
+        raise CheckpointError(
+            f"{where}norm_factor holds {wrong}; the weight of a BatchNorm over the root of its running_var must be "
+            "finite: correct the BatchNorm, and quantize again"
+        )
 
 
 def _load_values(model: nn.Module, tensors: Mapping[str, Tensor], versions: Mapping[str, int | None]) -> None:
