@@ -11,6 +11,7 @@ import subbyte
 from networks import randomized, seeded
 from subbyte import CheckpointError, ModelError
 from subbyte.export import safe_file
+from subbyte.export.checkpoint import read_report
 
 X, IMAGES = seeded((4, 6)), seeded((2, 3, 4, 4))
 
@@ -67,3 +68,25 @@ def test_a_norm_factor_of_zero_comes_back(tmp_path: Path) -> None:
     quantized = subbyte.quantize(model, "w4", IMAGES)
     subbyte.save(quantized, tmp_path / "model.safetensors")
     assert torch.equal(subbyte.load(tmp_path / "model.safetensors", model)(IMAGES), quantized(IMAGES))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("compression", "Infinity"),
+        ("compression", "NaN"),
+        ("compression", -1.0),
+        ("quantized_params_share", "NaN"),
+        ("low_bit_macs_share", 1.5),
+        ("quantized_macs_share", -0.5),
+        ("macs_share", {"w4a8": 7.0}),
+    ],
+)
+def test_read_report_refuses_totals_that_cannot_be(tmp_path: Path, key: str, value: Any) -> None:
+    path = tmp_path / "model.safetensors"
+    subbyte.save(subbyte.quantize(nn.Sequential(nn.Linear(6, 6)), "w4"), path)
+    tensors, header = safe_file.read(path)
+    header["report"]["totals"][key] = value
+    safe_file.write(path, tensors, header)
+    with pytest.raises(CheckpointError, match=f"report.totals.{key}"):
+        read_report(path)

@@ -15,6 +15,8 @@ Text = Annotated[str, Field(max_length=100_000)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 # JSON has no number for what is not finite.
 Figure = Annotated[float, Field(allow_inf_nan=False)] | Literal["Infinity", "-Infinity", "NaN"]
+Share = Annotated[float, Field(ge=0, le=1)]
+Ratio = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Part(BaseModel):
@@ -175,14 +177,14 @@ class TotalsFields(_Open):
 
     params: Count
     params_by_bits: dict[Text, Count]
-    quantized_params_share: Figure
+    quantized_params_share: Share
     float_bytes: Count
     bytes: Count
-    compression: Figure
+    compression: Ratio
     macs: Count
-    macs_share: dict[Text, Figure]
-    low_bit_macs_share: Figure
-    quantized_macs_share: Figure
+    macs_share: dict[Text, Share]
+    low_bit_macs_share: Share
+    quantized_macs_share: Share
 
 
 class ReportFields(Part):
