@@ -75,6 +75,7 @@ def refused(folder: Path, text: str) -> str:
         ("constraints: [{where: {name: '(?R)'}, precision: int4}]\n", "chip.yaml:1: name '(?R)': it is no regular"),
         (f"constraints: [{{where: {{name: '{'(' * 900}'}}, precision: int4}}]\n", "it is no regular expression"),
         (f"constraints: [{{where: {{name: '{'x' * 2000}'}}, precision: int4}}]\n", "1,000 characters, got 2,000"),
+        ("constraints: [{where: {name: '((a{1000}){1000}){1000}'}, precision: int4}]\n", "may be 100,000, got"),
     ],
 )  # fmt: skip
 def test_hostile_file_is_refused_with_a_short_message(tmp_path: Path, text: str, message: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subbyte.spec.patterns import NamePatterns, PatternError
+from subbyte.spec.patterns import NamePatterns, PatternError, compiled
 
 NAMES = ["", "lm_head", "model.layers.0.mlp.gate", "model.layers.11.self_attn.q_proj"]
 PATTERNS = [
@@ -49,3 +49,19 @@ def test_time_limit_is_for_all_matches_together(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(PatternError, match="takes longer"):
         patterns.matches("a", "a", whole=False)
     assert NamePatterns().matches("a", "a", whole=False)
+
+
+@pytest.mark.parametrize("pattern", ["(a{600}){600}", "((a{300,}){0}b){300,400}", "a{100001}", f"a{{{'9' * 900}}}"])
+def test_compiled_refuses_counts_that_multiply(pattern: str) -> None:
+    with pytest.raises(PatternError, match="characters of a pattern times its counts"):
+        compiled(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["(?x)a{9 9}", "b(?ix:a{9 9})"])
+def test_compiled_refuses_verbose_patterns(pattern: str) -> None:
+    with pytest.raises(PatternError, match="verbose"):
+        compiled(pattern)
+
+
+def test_compiled_takes_counts_of_names() -> None:
+    assert compiled(r"layers\.\d{1,2}\.[0-9a-f]{8}\.x{0}").fullmatch("layers.12.0123abcd.")

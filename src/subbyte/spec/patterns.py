@@ -1,16 +1,20 @@
 """Regular expressions from files of others, matched with the names of ops."""
 
+import math
 import re
 import time
 
 import regex
 
+from subbyte.errors import quoted
+
 _BUDGET = 2.0  # seconds, for all patterns of a file and all names together
 _LONGEST = 1_000  # characters
+_LONGEST_REPEATED = 100_000  # characters, which compile in some tenths of a second and 100 MB
 
 
 class PatternError(ValueError):
-    """A text that is no regular expression, or takes too long to match."""
+    """A text that is no regular expression that Subbyte takes, or takes too long to match."""
 
 
 class NamePatterns:
@@ -58,10 +62,20 @@ def compiled(pattern: str) -> "regex.Pattern[str]":
     """Compile a pattern.
 
     Raises:
-        PatternError: it is no regular expression, or longer than 1,000 characters.
+        PatternError: it is no regular expression, is longer than 1,000 characters, repeats too much of itself, or is
+            verbose.
     """
     if len(pattern) > _LONGEST:
         raise PatternError(f"a pattern may have {_LONGEST:,} characters, got {len(pattern):,}")
+    counts = [int(count) for count in re.findall(r"\{([0-9]+)", pattern)]  # `regex` copies what is repeated so often
+    size = len(pattern) * math.prod(count or 1 for count in counts)
+    if size > _LONGEST_REPEATED:
+        raise PatternError(
+            f"the characters of a pattern times its counts, as in {{9}}, may be {_LONGEST_REPEATED:,}, got "
+            f"{quoted(size)}; write '+' or '*' instead of large counts"
+        )
+    if re.search(r"\(\?[a-zA-Z]*x", pattern):  # `re` and `regex` read spaces in a count differently
+        raise PatternError("verbose patterns, as '(?x) ...', are not supported; write it without spaces and comments")
     try:
         re.compile(pattern)
         return regex.compile(pattern, regex.VERSION0)
