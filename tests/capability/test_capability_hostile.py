@@ -24,6 +24,7 @@ NESTED_BOMB = (
     + ", ".join(f"&{b} [{'*' + ', *'.join(a * 9)}]" for a, b in zip("abcdef", "bcdefg", strict=True))
     + "]\n"
 )
+MERGES = f"a: &a {{{', '.join(f'k{i}: 1' for i in range(1000))}}}\nb:\n" + "- {<<: *a}\n" * 200
 DEEP_ALIASES = "".join(f"a{i}: &a{i} [{f'*a{i - 1}' if i else 'x'}]\n" for i in range(400))
 
 
@@ -43,6 +44,7 @@ def refused(folder: Path, text: str) -> str:
     [
         (BOMB, "chip.yaml:6: a file may hold 100,000 values"),
         (NESTED_BOMB, "chip.yaml:1: a file may hold 100,000 values"),
+        (MERGES, "chip.yaml:1: a file may merge 100,000 keys"),
         (DEEP_ALIASES, "50 levels"),
         ("strict: " + "[" * 60 + "]" * 60 + "\n", "chip.yaml:1: a file may hold 100,000 values and 50 levels"),
         ("strict: !!int 1.5\n", "chip.yaml:1: '1.5' is no integer"),

@@ -166,6 +166,7 @@ class _Reader:
         self._done: dict[int, Any] = {}
         self._sizes: dict[int, tuple[int, int]] = {}  # values and levels of each finished node, aliases followed
         self._open: set[int] = set()
+        self._merged = 0  # keys that << has copied
 
     def read(self, node: Node | None, path: tuple[str, ...] = ()) -> Any:
         if node is None:
@@ -263,6 +264,9 @@ class _Reader:
         for mapping in value if isinstance(value, list) else [value]:
             if not isinstance(mapping, Located):
                 raise self._error(f"{self._at(node)}: << merges a mapping, not {self._quoted(mapping)}")
+            self._merged += len(mapping)
+            if self._merged > _MOST_VALUES:
+                raise self._error(f"{self._at(node)}: a file may merge {_MOST_VALUES:,} keys by <<, got more")
             for key, item in mapping.items():
                 if key not in into:
                     into.put(key, item, mapping.at(key))
