@@ -83,6 +83,7 @@ def test_floats_pass() -> None:
         ({"values": ["1", "2"]}, "must be numbers, and '1' is none"),
         ({"values": torch.ones(2, 2)}, "must be numbers"),
         ({"values": range(257)}, "257 values do not fit in 8 bits"),
+        ({"values": [1.0] * 50_000}, "50,000 values do not fit in 8 bits; give at most 256"),
         ({"values": range(5), "bits": 2}, "5 values need 3 to 8 bits, not 2"),
         ({"values": range(5), "bits": 9}, "5 values need 3 to 8 bits, not 9"),
         ({"values": range(5), "bits": -1}, "not -1"),

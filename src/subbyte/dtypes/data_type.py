@@ -87,6 +87,9 @@ class DataType:
         table = self._table()
         if not table:
             raise self._error("it has no values")
+        needed = (len(table) - 1).bit_length()
+        if needed > MAX_BITS:
+            raise self._error(f"{len(table):,} values do not fit in {MAX_BITS} bits; give at most {1 << MAX_BITS}")
         # Tensors hold values in fp32: two that are one there would be one value with two codes.
         single = [ctypes.c_float(value).value for value in table]
         if not all(math.isfinite(value) for value in single):
@@ -104,10 +107,7 @@ class DataType:
         zeros = [math.copysign(1.0, value) for value in single if value == 0.0]
         repeated = sorted({value for value in others if others.count(value) > 1})
         if repeated or len(zeros) != len(set(zeros)):
-            raise self._error(f"a value stands twice in the table: {repeated or [0.0]}")
-        needed = (len(table) - 1).bit_length()
-        if needed > MAX_BITS:
-            raise self._error(f"{len(table)} values do not fit in {MAX_BITS} bits")
+            raise self._error(f"a value stands twice in the table: {quoted(repeated or [0.0])}")
         if self.bits not in (0,) and not needed <= self.bits <= MAX_BITS:
             raise self._error(f"{len(table)} values need {needed} to {MAX_BITS} bits, not {self.bits}")
         object.__setattr__(self, "values", table)
