@@ -101,6 +101,11 @@ def read_yaml(
         raise error(f"{_place(file, mark)}: not readable as YAML: {_said(reason, may_quote)}") from None
     except YAMLError as reason:
         raise error(f"{file}: not readable as YAML: {_short(str(reason).splitlines()[0])}") from None
+    except (ValueError, OverflowError):  # of chr() and int(), to which the YAML reader passes any escape and directive
+        raise error(
+            f"{file}: not readable as YAML: it has an escape beyond \\U0010FFFF, or a directive with a longer number "
+            "than Python reads; correct it"
+        ) from None
     except RecursionError:
         raise error(f"{file}: nested too deeply; a file may hold {_DEEPEST} levels") from None
     if not isinstance(tree, Located):
