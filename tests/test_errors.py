@@ -50,3 +50,11 @@ def test_another_name_is_no_misspelling(word: str) -> None:
 )
 def test_a_misspelling_has_a_hint(word: str, meant: str) -> None:
     assert nearest(word, TYPES) == f"; did you mean {meant!r}?"
+
+
+def test_a_message_is_bounded_and_has_no_control_characters() -> None:
+    error = SubbyteError("\x1b[31m" + "x" * 10_000_000 + "; do this\n")
+    assert str(error).startswith("\\x1b[31mxxx")
+    assert str(error).endswith("xxx; do this\n")
+    assert len(str(error)) <= 10_000
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

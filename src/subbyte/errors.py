@@ -12,10 +12,17 @@ Class = TypeVar("Class", bound=type)
 _SHOWN = 100  # characters of a value that a message quotes
 _LARGEST_SHOWN_BITS = 256
 _LISTED = 100  # names
+_LONGEST = 10_000  # characters of a message
 
 
 class SubbyteError(Exception):
-    """Base of all errors of this library. The message says what was wrong, where, and what to do."""
+    """Base of all errors of this library. The message says what was wrong, where, and what to do.
+
+    Messages quote files of others: control characters are escaped, and the middle of a very long message is left out.
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(shortened(printable(each)) if isinstance(each, str) else each for each in args))
 
 
 class DataTypeError(SubbyteError):
@@ -99,6 +106,12 @@ def printable(text: str) -> str:
     return "".join(
         each if each == "\n" or each.isprintable() else each.encode("unicode_escape").decode() for each in text
     )
+
+
+def shortened(text: str, longest: int = _LONGEST) -> str:
+    """Return a text without its middle if it has more than `longest` characters."""
+    kept = (longest - 3) // 2
+    return text if len(text) <= longest else f"{text[:kept]}...{text[-kept:]}"
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

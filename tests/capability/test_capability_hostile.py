@@ -65,6 +65,8 @@ def refused(folder: Path, text: str) -> str:
         (f"{'x' * 900}: 1\n", "chip.yaml:1: a key may have 200 characters"),
         ('"\\e[2Jx": 1\n', r"none of them a control character, got '\x1b[2Jx'"),
         ('strict: "\\e[2Jx"\n', r"chip.yaml:1: strict: expected true or false, found '\x1b[2Jx'"),
+        ('version: {name: "\\e[31mred"}\n', r"chip.yaml:1: version: name: expected a name of at most 200 characters"),
+        (f"version: {{name: {'x' * 201}}}\n", "expected a name of at most 200 characters"),
         ("strict: \x1b[2J\n", "not readable as YAML"),
         ("strict: \0\n", "not readable as YAML"),
         ('strict: "\\UFFFFFFFF"\n', "chip.yaml: not readable as YAML: it has an escape"),

@@ -273,7 +273,7 @@ def test_a_bad_data_type_names_its_line(tmp_path: Path, entry: str, message: str
         (MINIMAL.replace("[minmax]", "[minmax(3)]"), "chip.yaml:2: int4, static, Linear, weight: algorithm 'minmax(3)': minmax takes no argument"),
         (MINIMAL.replace("[int4]", "[int4(2)]"), "chip.yaml:2: unknown dtype 'int4(2)' in int4, static, Linear, weight; did you mean 'int4'?"),
         ("version: {nam: x}\n" + MINIMAL, "chip.yaml:1: unknown key 'nam' in version; did you mean 'name'?"),
-        ("version: {name: 3}\n" + MINIMAL, "chip.yaml:1: version: name: expected a name, found 3"),
+        ("version: {name: 3}\n" + MINIMAL, "chip.yaml:1: version: name: expected a name of at most 200"),
         ("constraints: {}\n" + MINIMAL, "chip.yaml:1: constraints: expected a list"),
         (MINIMAL.replace(WEIGHT, WEIGHT + ", accumulator: [int32]"), "unknown accumulator ['int32']"),
         ("version: 3\n" + MINIMAL, "chip.yaml:1: version: expected a mapping"),

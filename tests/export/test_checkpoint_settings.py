@@ -57,6 +57,12 @@ def test_what_differs_in_another_model_is_said(tmp_path: Path, changed: dict[str
         subbyte.load(tmp_path / "model.safetensors", Scaled(**changed))
 
 
+def test_a_long_setting_is_shortened_in_the_message(tmp_path: Path) -> None:
+    subbyte.save(subbyte.quantize(Scaled(kind="x" * 90_000 + "\x1b[31m"), "w4"), tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"^[^\x1b]{,1000}$"):
+        subbyte.load(tmp_path / "model.safetensors", Scaled(kind="y"))
+
+
 @pytest.mark.parametrize(
     ("name", "setting"), [("gpt2", {"n_head": 2}), ("llama", {"rope_parameters": {"rope_theta": 10.0}})]
 )

@@ -305,6 +305,7 @@ def _index(places: str) -> Callable[[Path], None]:
     [
         (_index("[]"), "index.json cannot be read: it has no weight_map"),
         (_index('{"first": 5}'), "index.json cannot be read: 5 is no name of a file beside it"),
+        (_index(f'{{"first": "{"x" * 5_000}"}}'), r"^.{,1100}names no file that can be read.{,50}$"),
         (_index('{"first": "../model.safetensors"}'), "is no name of a file beside it"),
         (_config("[" * 100_000), "config.json cannot be read"),
         (_truncate, "model.safetensors is damaged"),

@@ -87,3 +87,10 @@ def test_the_key_of_an_op() -> None:
 def test_an_accumulator_is_a_name() -> None:
     with pytest.raises(ConfigError, match=r"accumulator \['int32'\] is unknown"):
         OpConfig(accumulator=["int32"])
+
+
+@pytest.mark.parametrize("field", ["accumulator", "quant_mode", "weight"])
+def test_a_long_value_is_shortened_in_the_message(field: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        OpConfig(**{field: "x" * 5_000})
+    assert len(str(raised.value)) < 500

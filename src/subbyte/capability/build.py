@@ -36,6 +36,7 @@ TOP_KEYS = (
     "strict",
     "unsupported",
 )
+_LONGEST_NAME = 200  # characters
 DEFAULT = "default"
 """The request for each op's default precision; no section has this name."""
 
@@ -87,9 +88,15 @@ def _checked(tree: Located, name: str) -> Capability:
 def _version(tree: Located, name: str) -> str:
     version = mapping_at(tree, "version")
     check_keys(version, ["name"], "version")
-    if not isinstance(version.get("name", name), str):
-        raise CapabilityError(f"{version.at('name')}: version: name: expected a name, found {quoted(version['name'])}")
-    return str(version.get("name", name))
+    if "name" not in version:
+        return name
+    found = version["name"]
+    if not isinstance(found, str) or len(found) > _LONGEST_NAME or not found.isprintable():
+        raise CapabilityError(
+            f"{version.at('name')}: version: name: expected a name of at most {_LONGEST_NAME} characters, none of them "
+            f"a control character, found {quoted(found)}"
+        )
+    return found
 
 
 def _default(tree: Located, sections: Iterable[str], floats: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from subbyte.errors import CheckpointError, quoted
+from subbyte.errors import CheckpointError, quoted, shortened
 from subbyte.export.partial_file import reason, replacing
 from subbyte.report.json_text import json_text
 
@@ -78,14 +78,16 @@ def _checked(path: str | Path) -> Path:
         CheckpointError: it names anything else, or cannot be looked up.
     """
     if not isinstance(path, str | os.PathLike):
-        raise CheckpointError(f"the path of a checkpoint is a str or a pathlib.Path, not {path!r}")
+        raise CheckpointError(f"the path of a checkpoint is a str or a pathlib.Path, not {quoted(path)}")
     path = Path(path)
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return path  # reading and writing say so
     except (OSError, ValueError) as error:  # too long, a link to itself, a NUL in it, a folder that may not be seen
-        raise CheckpointError(f"{str(path)!r} names no file that can be read or written: {reason(error)}") from error
+        raise CheckpointError(
+            f"{shortened(repr(str(path)), 1_000)} names no file that can be read or written: {reason(error)}"
+        ) from error
     if stat.S_ISDIR(mode):
         raise CheckpointError(f"{path} is a folder; name a file in it")
     if not stat.S_ISREG(mode):

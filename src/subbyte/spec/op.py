@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from subbyte.dtypes import DataType
-from subbyte.errors import ConfigError, nearest, refuses_misspelt
+from subbyte.errors import ConfigError, nearest, quoted, refuses_misspelt
 from subbyte.spec.tensor_spec import TensorSpec, check_keys
 
 QuantMode = Literal["static", "dynamic", "weight_only", "quant_aware"]
@@ -76,17 +76,17 @@ class OpConfig:
     def __post_init__(self) -> None:
         if self.accumulator not in (None, *ACCUMULATORS):
             raise ConfigError(
-                f"accumulator {self.accumulator!r} is unknown{nearest(str(self.accumulator), ACCUMULATORS)} "
+                f"accumulator {quoted(self.accumulator)} is unknown{nearest(str(self.accumulator), ACCUMULATORS)} "
                 f"(allowed: {', '.join(ACCUMULATORS)})"
             )
         for name in _TENSORS:
             spec = getattr(self, name)
             if spec is not None and not isinstance(spec, TensorSpec):
-                raise ConfigError(f"{name} must be a TensorSpec, as in TensorSpec('int4'), not {spec!r}")
+                raise ConfigError(f"{name} must be a TensorSpec, as in TensorSpec('int4'), not {quoted(spec)}")
         if self.quant_mode not in get_args(QuantMode):
             modes = get_args(QuantMode)
             raise ConfigError(
-                f"quant_mode {self.quant_mode!r} is unknown{nearest(self.quant_mode, modes)} "
+                f"quant_mode {quoted(self.quant_mode)} is unknown{nearest(self.quant_mode, modes)} "
                 f"(allowed: {', '.join(modes)})"
             )
 

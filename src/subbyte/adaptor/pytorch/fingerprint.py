@@ -7,9 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from subbyte.errors import shortened
+
 Fingerprint = dict[str, dict[str, str]]
 
-_SHOWN = 3
+_SHOWN, _LONGEST = 3, 500  # differences, and characters of each
 # What is set by where a model comes from, or by training and reading it, and changes no result.
 _VOLATILE = {
     "training", "gradient_checkpointing", "grad_checkpointing", "use_cache", "problem_type", "id2label", "label2id",
@@ -53,7 +55,7 @@ def difference(before: Fingerprint, now: Fingerprint, where: str = "the checkpoi
     """
     found = list(_differences(before, now, where))
     more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return "; ".join(islice(found, _SHOWN)) + more
+    return "; ".join(shortened(each, _LONGEST) for each in islice(found, _SHOWN)) + more
 
 
 def _differences(before: Fingerprint, now: Fingerprint, where: str) -> Iterator[str]:
