@@ -307,6 +307,7 @@ def _index(places: str) -> Callable[[Path], None]:
         (_index('{"first": 5}'), "index.json cannot be read: 5 is no name of a file beside it"),
         (_index(f'{{"first": "{"x" * 5_000}"}}'), r"^.{,1100}names no file that can be read.{,50}$"),
         (_index('{"first": "../model.safetensors"}'), "is no name of a file beside it"),
+        (_config(f'{{"a": {"9" * 5_000}}}'), "config.json cannot be read: number out of range"),
         (_config("[" * 100_000), "config.json cannot be read"),
         (_truncate, "model.safetensors is damaged"),
         (_edit(lambda stored: stored.pop("first.scales")), "op 'first': its scales is missing"),

@@ -1,11 +1,11 @@
 """export_checkpoint and import_checkpoint: weight-only models in the formats of other projects."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
 from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.float_model import check_float
@@ -139,10 +139,10 @@ def _noted_specs(metadata: Mapping[str, str], path: str | Path) -> dict[str, Ten
     if SPECS not in metadata:
         return {}
     try:
-        noted = json.loads(metadata[SPECS])
+        noted = from_json(metadata[SPECS])
         with all_or_none():  # a file that is refused leaves none of its data types behind
             for name, fields in noted["dtypes"].items():
                 register_dtype(DataType.from_dict(name, fields))
             return {name: TensorSpec.from_dict(values) for name, values in noted["specs"].items()}
-    except (RecursionError, ValueError, KeyError, TypeError, AttributeError, DataTypeError, ConfigError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, DataTypeError, ConfigError) as error:
         raise CheckpointError(f"{path}: what it notes of its weights cannot be read: {error}") from error

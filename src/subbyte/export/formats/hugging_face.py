@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -152,7 +153,7 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > limit:
             raise CheckpointError(f"{file} is larger than {limit:,} bytes, the limit of such a file")
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        values = from_json(file.read_bytes())  # bounds how deeply values are nested, and how long integers are
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
     return values if isinstance(values, dict) else {}
