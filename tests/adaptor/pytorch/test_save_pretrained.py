@@ -1,4 +1,4 @@
-"""save_pretrained of quantized Hugging Face models refuses packed weights, which from_pretrained would not read."""
+"""save_pretrained of quantized Hugging Face models refuses quantization, which from_pretrained would not read."""
 
 import copy
 import pickle
@@ -28,6 +28,18 @@ def test_save_pretrained_is_refused_when_weights_are_packed(name: str, config: s
     model = subbyte.quantize(tiny_transformer(name), config, TOKENS)
     for each in (model, part_of(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         with pytest.raises(CheckpointError, match=r"subbyte\.save\(.*subbyte\.load\(.*subbyte\.export_checkpoint"):
+            each.save_pretrained(tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+@pytest.mark.parametrize(("name", "kind"), [("llama", "scaled_dot_product_attention"), ("bert", "Tanh")])
+def test_save_pretrained_is_refused_when_only_inputs_are_quantized(name: str, kind: str, tmp_path: Path) -> None:
+    config = {"precision": "fp32", "op_type_dict": {kind: {"activation": {"dtype": "uint8"}}}}
+    prepared: Any = subbyte.prepare(tiny_transformer(name), config, TOKENS)
+    prepared.save_pretrained(tmp_path / "prepared")
+    model = subbyte.convert(prepared)
+    for each in (model, part_of(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        with pytest.raises(CheckpointError, match=r"without its quantization.* subbyte\.save\("):
             each.save_pretrained(tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 

@@ -99,7 +99,7 @@ def finish(model: nn.Module, state: QuantizationState) -> None:
         cast(Quantizer, each).settle()
     if state.found_later == {}:
         find_nothing_later(model, state)
-    state.converted = True
+    state.run.converted = True
     model.eval()  # new modules too
     state.structure = structure(model)
 

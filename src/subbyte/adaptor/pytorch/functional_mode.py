@@ -149,6 +149,9 @@ class ScopedModule(Swapped):
 
     functional_scope: FunctionalScope
 
+    def own_quantizers(self) -> FunctionalScope:
+        return self.functional_scope
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         scope = self.functional_scope
         scope.run.check_finished()  # ops that are float again would not ask

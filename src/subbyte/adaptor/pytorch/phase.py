@@ -17,6 +17,7 @@ class Run:
             each quantizer would make recorded; `quantize`: the quantized model; `unfinished`: none, as what gave it
             another configuration was interrupted.
         read_by_code: the quantized modules whose weight the model's own code reads, as in `F.linear(x, table.weight)`.
+        converted: whether the model is converted: its weights are packed, and its quantizers settled.
         trained: whether quantizers learn, or have gradients of their own.
         awaits_first: whether functions are still to be found, in the first forward of a model quantized without data.
     """
@@ -25,6 +26,7 @@ class Run:
     read_by_code: list[Any] = field(default_factory=list)
     awaits_first: bool = False
     trained: bool = False
+    converted: bool = False
 
     @property
     def quantizes(self) -> bool:

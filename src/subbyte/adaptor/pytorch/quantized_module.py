@@ -36,6 +36,9 @@ class QuantizedModule(Swapped):
     op_config: OpConfig
     input_quantizers: InputQuantizers
 
+    def own_quantizers(self) -> InputQuantizers:
+        return self.input_quantizers
+
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         with torch._C.DisableTorchFunction():
             x, *extra = positional(self, args, kwargs)  # type: ignore[arg-type]

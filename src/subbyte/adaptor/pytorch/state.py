@@ -40,7 +40,6 @@ class QuantizationState(nn.Module):
         self.float_parameters = float_parameters
         self.fingerprint = fingerprint
         self.run = Run()
-        self.converted = False
         self.found_later: dict[str, OpConfig] | None = None  # by type, until the first forward of a model without data
         self.structure: dict[str, Described] = {}  # of the converted model
         self.quantizers = nn.ModuleDict()
@@ -50,6 +49,11 @@ class QuantizationState(nn.Module):
         self.input_keys: dict[str, list[str]] = {}
         self.asked: Any = None  # of training: what every later configuration of the model is to go by, too
         self.moved_by: list[str] = []  # methods that changed what ops give to each other, and not what the model does
+
+    @property
+    def converted(self) -> bool:
+        """Whether the model is converted."""
+        return self.run.converted
 
     def input_quantizer(self, op: str, read: Read, config: OpConfig) -> InputQuantizer:
         """The quantizer of a value: one for each producer and spec, shared by all that read it.

@@ -3,7 +3,7 @@
 import copy
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any, ClassVar
 
@@ -28,6 +28,10 @@ class Swapped:
         # Not passed on: a float class may wrap the forward of whatever subclasses it (Hugging Face's
         # checkpointing layers do), and this subclass is not one of its own.
         return
+
+    def own_quantizers(self) -> Iterable[Any]:
+        """Return the quantizers of what this module, or a function that its code calls, reads."""
+        return ()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # The class was made at run time: rebuild it from the two that can be imported.
@@ -114,20 +118,25 @@ def _deepcopy(module: Any, memo: dict[int, Any]) -> Any:
 
 
 def _save_pretrained(module: Any, *args: Any, **kwargs: Any) -> Any:
-    """Save as the float class does; raise CheckpointError if weights are packed.
+    """Save as the float class does; raise CheckpointError if a converted op is quantized.
 
     The folder would hold packed codes under names that `from_pretrained` does not know, so that it would give the model
-    random weights there.
+    random weights there. It would hold nothing of quantized activations.
     """
-    if any(isinstance(each, Swapped) and each.is_packed for each in module.modules()):
+    if any(isinstance(each, Swapped) and _is_quantized(each) for each in module.modules()):
         name = module.float_class.__name__
         raise CheckpointError(
-            f"save_pretrained of this {name} would write a folder without its quantized weights, for which "
-            "from_pretrained would take random ones; write the whole model with subbyte.save(model, FILE) and read it "
-            "with subbyte.load(FILE, float_model), or write a weight-only model in a format of other projects with "
-            "subbyte.export_checkpoint(model, FOLDER, format=...)"
+            f"save_pretrained of this {name} would write a folder without its quantization: from_pretrained "
+            "would take random weights for packed ones, and float activations; write the whole model with "
+            "subbyte.save(model, FILE) and read it with subbyte.load(FILE, float_model), or write a weight-only model in "
+            "a format of other projects with subbyte.export_checkpoint(model, FOLDER, format=...)"
         )
     return module.float_class.save_pretrained(module, *args, **kwargs)
+
+
+def _is_quantized(module: Swapped) -> bool:
+    """Whether a module is converted and has a packed weight, or reads quantized values."""
+    return module.is_packed or any(quantizer.run.converted for quantizer in module.own_quantizers())
 
 
 def _copy(function: FunctionType) -> FunctionType:
