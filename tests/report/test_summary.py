@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import subbyte
 from networks import ResidualNet, randomized, seeded
 from subbyte import ConfigError, ModelError
+from subbyte.spec import OpConfig, TuneConfig
 
 
 @pytest.fixture
@@ -142,6 +143,16 @@ def test_what_was_not_asked_to_be_float_is_not_shown_as_requested() -> None:
     assert "float: capability pytorch_cpu lists no linear" in text
     assert "float: op_name_dict['2']" in text
     assert text.count("as requested") == 1
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_float_op_of_a_tune_config_names_the_tune_config(named: bool) -> None:
+    model, x = randomized(nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2))), seeded((3, 6))
+    found = dict(subbyte.quantize(model, "w4a8", x).subbyte_state.config.op)
+    del found["0", "Linear"]
+    config = TuneConfig(found | ({("0", "Linear"): OpConfig()} if named else {}))
+    row = subbyte.summary(subbyte.quantize(model, config, x)).rows[0]
+    assert row["float_because"] == ("TuneConfig" if named else "not named in the TuneConfig: float")
 
 
 def test_float_ops_are_shown_as_float() -> None:

@@ -133,7 +133,7 @@ def _text(config: OpConfig | None) -> str:
 def _reason(state: QuantizationState, op: Op) -> str:
     """Which rule, or what the capability does not list, keeps an op float."""
     sources = state.config.sources.get(op.info.key, {})
-    rule = sources.get("weight.dtype") or sources.get("activation.dtype")
+    rule = sources.get("weight.dtype") or sources.get("activation.dtype") or sources.get("quant_mode")
     if rule:
         return rule
     if op.unfollowed:
@@ -142,6 +142,8 @@ def _reason(state: QuantizationState, op: Op) -> str:
         return f"the model's own code multiplies by {listing(op.parameters)}, and {op.type} by a parameter stays float"
     if not op.quantizable:
         return f"one input of this {op.type} is a constant, a parameter or a mask"
+    if op.info.key in state.config.op:  # a trial of a search has no sources
+        return "requested"
     return "neither the request nor the capability quantizes this op type"
 
 
