@@ -286,6 +286,10 @@ class TestPrecedence:
         assert (found[ADD.name], found[MATMUL.name]) == (("-", "uint8"), ("-", "uint4"))
         assert all_types(tuned({"op_type_dict": {"add": "w4a4"}}))[ADD.name] == ("-", "uint4")
 
+    @pytest.mark.parametrize("key", ["add|mul", "(add|Conv2d)", "add.*", "ad.", "Linear|add"])
+    def test_pattern_sets_types_without_weight_that_it_spells(self, key: str) -> None:
+        assert all_types(tuned({"op_type_dict": {key: "w4a4"}}))[ADD.name] == ("-", "uint4")
+
     def test_a_pattern_of_names_passes_over_what_an_op_has_not(self) -> None:
         found = all_types(tuned({"op_name_dict": {r"layer1\..*": {"weight": {"dtype": "int4"}}}}))
         assert found[CONV2.name] == ("int4", "uint8")

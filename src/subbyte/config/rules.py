@@ -75,8 +75,8 @@ class RuleBook:
         text = config.precision
         self._global = None if text is None else self._named(text, f"global {text!r}", "global", pattern=True)
         self._check_approach()
-        self._types = [(keys, self._rule(key, value, "type")) for key, keys, value in self._type_keys()]
-        self._names = [(keys, self._rule(key, value, "name")) for key, keys, value in self._name_keys()]
+        self._types = self._type_rules()
+        self._names = self._name_rules()
         self._constraints = [
             (one, self._named(one.precision, f"constraint {one.precision!r} ({one.place})", "constraint"))
             for one in capability.constraints
@@ -181,10 +181,8 @@ class RuleBook:
             if name in self._config.excluded_precisions:
                 raise ConfigError(f"{source}: {name!r} is asked for and stands in excluded_precisions too")
 
-    def _rule(self, key: str, value: Any, level: Level) -> Rule:
+    def _rule(self, key: str, value: Any, level: Level, pattern: bool) -> Rule:
         source = f"op_{level}_dict[{key!r}]"
-        known = [op.name for op in self._ops] if level == "name" else self._known_types()
-        pattern = key not in known
         if isinstance(value, str):
             return self._named(value, source, level, pattern)
         parsed = parse_fields(value, source)
@@ -201,16 +199,30 @@ class RuleBook:
     def _known_types(self) -> list[str]:
         return sorted(self._capability.op_types() | {op.type for op in self._ops})
 
-    def _type_keys(self) -> list[tuple[str, frozenset[str], Any]]:
-        return [
-            (key, _matching(key, self._known_types(), f"op_type_dict[{key!r}]", "op type"), value)
-            for key, value in self._config.op_type_dict.items()
-        ]
+    def _type_rules(self) -> list[tuple[frozenset[str], Rule]]:
+        rules = []
+        for key, value in self._config.op_type_dict.items():
+            types = _matching(key, self._known_types(), f"op_type_dict[{key!r}]", "op type")
+            named = types if key in types else self._types_without_weight(key, types)
+            if not isinstance(value, str):  # fields apply to every op that has the tensor
+                named = types & {key}
+            parts = ((types - named, True), (named, False))
+            rules += [(part, self._rule(key, value, "type", pattern)) for part, pattern in parts if part]
+        return rules
 
-    def _name_keys(self) -> list[tuple[str, frozenset[str], Any]]:
+    def _types_without_weight(self, pattern: str, types: frozenset[str]) -> frozenset[str]:
+        """Return the types without a weight that a pattern means: all if it matches no others, else those it spells."""
+        multiplying = {op.type for op in self._ops if op.role != "other"}
+        without = frozenset(types - multiplying - {name for name in types if self._imagined(name).role == "weighted"})
+        return without if without == types else without & set(re.findall(r"\w+", pattern))
+
+    def _name_rules(self) -> list[tuple[frozenset[str], Rule]]:
         names = [op.name for op in self._ops]
         return [
-            (key, _matching(key, names, f"op_name_dict[{key!r}]", "op of this model"), value)
+            (
+                _matching(key, names, f"op_name_dict[{key!r}]", "op of this model"),
+                self._rule(key, value, "name", key not in names),
+            )
             for key, value in self._config.op_name_dict.items()
         ]
 
