@@ -134,6 +134,7 @@ class Capability:
         dtypes: the data types that the file itself describes.
         source: the file it was read from.
         places: by (section, mode, op type), the file and line of the entry.
+        list_places: by float type, the file and line of its list.
         below: by (mode, op type, tensor), what the files that it extends name: `*` does not stand for that.
     """
 
@@ -148,6 +149,7 @@ class Capability:
     dtypes: Mapping[str, DataType] = field(default_factory=dict)
     source: str = "capability"
     places: Mapping[tuple[str, QuantMode, str], Place] = field(default_factory=dict, compare=False, repr=False)
+    list_places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
     below: Mapping[Slot, TensorCapability] = field(default_factory=dict, repr=False)
 
     def op(self, section: str, mode: QuantMode, op_type: str) -> OpCapability | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from subbyte.capability import DEFAULT, Capability, implemented_forms
+from subbyte.capability import DEFAULT, Capability, broken_promises, implemented_forms
 from subbyte.config.asked import Asked, Wishes, asked_mode, float_type, wishes
 from subbyte.config.given import check_given
 from subbyte.config.placement import combines, consumed_in_float
@@ -64,6 +64,7 @@ def _resolved(
     rules = RuleBook(capability, every_op, request, first_last)
     unimplemented = [op for op in every_op if op.positions and not (op.quantizable and implemented_forms(op.type))]
     _check_float_ends(unimplemented, rules)
+    _check_types(capability, every_op, request, rules)
     configs: dict[OpKey, OpConfig] = {}
     sources: dict[OpKey, Sources] = {}
     for op in ops:
@@ -97,6 +98,27 @@ def _check_float_ends(ops: Sequence[OpInfo], rules: RuleBook) -> None:
             f"Subbyte has no quantized form of it (functions that are called with a weight, and modules with a forward "
             f"of their own, stay in float); leave it in float: op_name_dict={{{names[0]!r}: 'fp32'}}"
         )
+
+
+def _check_types(
+    capability: Capability, ops: Sequence[OpInfo], request: PostTrainingQuantConfig, rules: RuleBook
+) -> None:
+    """Raise ConfigError if an op type that nothing implements gets a precision by its name or as the default."""
+    requested = {op_type: rule.source for op_type, rule in rules.unimplemented().items()}
+    for name in {request.precision, capability.default} - {"fp32"}:
+        listed = set(capability.floats.get(name or "", ())) - request.op_type_dict.keys()
+        found = [op.type for op in ops if op.type in listed and not implemented_forms(op.type)]
+        requested |= dict.fromkeys(found, f"precision {name!r}")
+    if not requested:
+        return
+    op_type, source = next(iter(requested.items()))
+    names = [op.name for op in ops if op.type == op_type]
+    places = [f" ({promise})" for promise in broken_promises(capability) if promise.op_type == op_type]
+    raise ConfigError(
+        f"{source} requests a precision for {op_type}{f' (op {names[0]!r})' if names else ''}, but Subbyte has no "
+        f"quantized form of it, nor one in 16 bits{''.join(places)}; leave it in float: "
+        f"op_type_dict={{{op_type!r}: 'fp32'}}"
+    )
 
 
 def _request_of_position(rules: Sequence[Rule]) -> Rule | None:
@@ -278,8 +300,8 @@ class _Op:
             raise ConfigError(
                 f"{self}: {insisting[-1].source} asks to quantize it, but {self._capability.name} lists no "
                 f"{self._op.type} in {' or '.join(modes)} mode"
-                f"{'' if listed else nearest(self._op.type, types)} ({hint}); request one of these, or leave it in "
-                f"float: op_name_dict={{{self._op.name!r}: 'fp32'}}"
+                f"{'' if self._op.type in types else nearest(self._op.type, types)} ({hint}); request one of these, "
+                f"or leave it in float: op_name_dict={{{self._op.name!r}: 'fp32'}}"
             )
         reason = f"capability {self._capability.name} lists no {self._op.type} in {' or '.join(modes)} mode"
         return self._float(self._default_float(), reason, requested=False)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from subbyte.capability import DEFAULT, FIELDS, Capability, check_name, parse_shorthand
+from subbyte.capability import DEFAULT, FIELDS, Capability, check_name, implemented_forms, parse_shorthand
 from subbyte.config.fields import Values, parse_fields
 from subbyte.config.post_training import PostTrainingQuantConfig
 from subbyte.dtypes import registered_dtypes
@@ -48,6 +48,12 @@ class Rule:
     def is_float(self) -> bool:
         """Whether it requests a float type for the weight, which leaves the whole op in it."""
         return any(value in _floats() for value in self.fields.get("weight.dtype", ()))
+
+    @property
+    def lowers_precision(self) -> bool:
+        """Whether it requests a data type other than fp32 for some tensor."""
+        types = [values for name, values in self.fields.items() if name.endswith(".dtype")]
+        return self.section not in (None, DEFAULT) or any("fp32" not in values for values in types)
 
 
 class RuleBook:
@@ -97,6 +103,15 @@ class RuleBook:
         rules += [rule for position, rule in self._recipes if position in op.product_positions]
         rules += [rule for names, rule in self._names if op.name in names]
         return [_mode_alone(rule) if rule.multiplying and op.role == "other" else rule for rule in rules]
+
+    def unimplemented(self) -> dict[str, Rule]:
+        """Return the op types that have no quantized form, with the rule that names the type and requests one."""
+        return {
+            op_type: rule
+            for types, rule in self._types
+            for op_type in types
+            if rule.insists == "all" and rule.lowers_precision and not implemented_forms(op_type)
+        }
 
     def absent(self) -> list[OpInfo]:
         """An op of each type that only rules speak of which speak of no op of the model."""

@@ -83,6 +83,36 @@ def test_an_op_of_the_model_that_nothing_implements_is_refused(tmp_path: Path, o
     subbyte.quantize(Net(nn.Conv2d(3, 16, 3)).eval(), "w4a4", IMAGES, capability=capability)  # contains none
 
 
+@pytest.mark.parametrize(
+    ("op_type", "request_"),
+    [
+        ("GroupNorm", {"op_type_dict": {"GroupNorm": "bf16"}}),
+        ("GroupNorm", {"op_type_dict": {"GroupNorm": "w8a8"}}),
+        ("MaxPool2d", {"op_type_dict": {"MaxPool2d": "bf16"}}),
+        ("GroupNorm", "bf16"),
+    ],
+)
+def test_op_listed_in_bf16_is_refused_when_nothing_implements_it(tmp_path: Path, op_type: str, request_: Any) -> None:
+    path = chip(tmp_path, f"extends: pytorch_cpu\ncapabilities:\n  bf16: [Conv2d, Linear, {op_type}]\n")
+    model = Net(nn.Conv2d(3, 16, 3), UNIMPLEMENTED[op_type]).eval()
+    with pytest.warns(UnimplementedOpWarning, match=rf"npu\.yaml:3: bf16, {op_type}"):
+        capability = subbyte.load_capability(path)
+    with pytest.raises(ConfigError, match=rf"{op_type}.*npu\.yaml:3"):
+        subbyte.quantize(model, request_, IMAGES, capability=capability)
+    for accepted in ("w4a8", {"precision": "bf16", "op_type_dict": {op_type: "fp32"}}):
+        subbyte.quantize(model, accepted, IMAGES, capability=capability)
+
+
+def test_request_for_an_unimplemented_type_is_refused_without_such_an_op(tmp_path: Path) -> None:
+    path = chip(tmp_path, NPU + f"      logsigmoid: {{{INPUT}}}\n  fp32: ['*']\n")
+    model = Net(nn.Conv2d(3, 16, 3), Called(F.logsigmoid)).eval()  # recorded under no name
+    with (
+        pytest.warns(UnimplementedOpWarning, match="logsigmoid"),
+        pytest.raises(ConfigError, match=r"op_type_dict\['logsigmoid'\].*npu\.yaml:7"),
+    ):
+        subbyte.quantize(model, {"op_type_dict": {"logsigmoid": "int4"}}, IMAGES, capability=path)
+
+
 def test_an_op_that_only_a_later_batch_reaches_is_refused(tmp_path: Path) -> None:
     class Late(Net):
         def forward(self, x: Tensor) -> Tensor:
