@@ -163,6 +163,11 @@ def test_a_shorthand_leaves_the_scheme_to_the_capability(config: Any) -> None:
     assert built_in.scheme == "sym"
 
 
+INT8_ENDS = load_capability(
+    {"extends": "pytorch_cpu", "constraints": [{"where": {"position": ["first", "last"]}, "precision": "int8"}]}
+)
+
+
 class TestFirstLast:
     LSTM = OpInfo("rnn", "LSTM", "weighted", frozenset({"first"}))
     HEAD = OpInfo("head", "Linear", "weighted", frozenset({"last"}))
@@ -176,6 +181,11 @@ class TestFirstLast:
         if mode == "dynamic":
             assert "LSTM in dynamic mode" in tune.sources[self.LSTM.key]["quant_mode"]
             assert tune.op[self.HEAD.key].quant_mode == "static"
+
+    def test_constraint_by_position_takes_a_mode_that_the_op_has(self) -> None:
+        config = resolve(INT8_ENDS, [self.LSTM, self.HEAD], "w4a4").op[self.LSTM.key]
+        assert config.weight is not None
+        assert (config.weight.dtype.name, config.quant_mode) == ("int8", "dynamic")
 
     def test_a_mode_that_the_name_states_is_not_replaced(self) -> None:
         config = {"op_name_dict": {"rnn": {"quant_mode": "static"}}}
@@ -196,6 +206,11 @@ class TestFirstLast:
             resolve(load_capability(), ops, "w4a4", "int8")
         with pytest.raises(ConfigError, match=rf"{op.name!r} \({op.type}\).*first_last='uint8'"):
             resolve(load_capability(), ops, "w4a4", "uint8")  # a data type that is no section
+        with pytest.raises(ConfigError, match=rf"{op.name!r} \({op.type}\).*first_last='bf16'"):
+            resolve(load_capability(), ops, "w4a4", "bf16")
+        with pytest.raises(ConfigError, match=rf"{op.name!r} \({op.type}\).*constraint 'int8'"):
+            resolve(INT8_ENDS, ops, "w4a4")
+        resolve(INT8_ENDS, ops, {"precision": "w4a4", "op_name_dict": {op.name: "fp32"}})
         for config, first_last in (("w4a4", None), ("w4a4", "fp32"), ({"op_name_dict": {op.name: "fp32"}}, "int8")):
             tune = resolve(load_capability(), ops, config, first_last)
             assert tune.op.get(op.key, OpConfig()) == OpConfig()

@@ -88,7 +88,7 @@ def _resolved(
 
 
 def _check_float_ends(ops: Sequence[OpInfo], rules: RuleBook) -> None:
-    """Raise ConfigError if `first_last` requests a precision for ops that cannot be quantized."""
+    """Raise ConfigError if a rule for the first and last ops requests a precision for ops that cannot be quantized."""
     requested = [(op, rule) for op in ops if (rule := _request_of_position(rules.for_op(op))) is not None]
     if requested:
         names = [op.name for op, _ in requested]
@@ -122,11 +122,14 @@ def _check_types(
 
 
 def _request_of_position(rules: Sequence[Rule]) -> Rule | None:
-    """The rule for the first and last ops, if it is the strongest that states a precision, and not a float type."""
+    """The rule for the first and last ops, if it is the strongest that states a precision, and not fp32."""
     stated = [
-        rule for rule in rules if rule.level in ("position", "name") and (rule.whole or "weight.dtype" in rule.fields)
+        rule
+        for rule in rules
+        if rule.by_position or (rule.level in ("constraint", "name") and (rule.whole or "weight.dtype" in rule.fields))
     ]
-    return stated[-1] if stated and stated[-1].level == "position" and not stated[-1].is_float else None
+    in_fp32 = stated and "fp32" in stated[-1].fields.get("weight.dtype", ())
+    return stated[-1] if stated and stated[-1].by_position and not in_fp32 else None
 
 
 def modes_of(request: PostTrainingQuantConfig, asked: Asked | None) -> tuple[QuantMode, ...]:
@@ -196,7 +199,7 @@ class _Op:
     def _modes(self, rules: Sequence[Rule], asked: Asked | None) -> tuple[QuantMode, ...]:
         """The requested modes; for a first or last op that is listed in none of them, the modes that are listed."""
         modes = modes_of(self._request, asked)
-        ends = [rule for rule in rules if rule.level == "position"]
+        ends = [rule for rule in rules if rule.by_position]
         named = any(rule.level == "name" and "quant_mode" in rule.fields for rule in rules)
         if not ends or named or any(self._capability.entries(self._op.type, mode) for mode in modes):
             return modes

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from subbyte.capability import DEFAULT, FIELDS, Capability, check_name, implemented_forms, parse_shorthand
+from subbyte.capability import DEFAULT, FIELDS, Capability, Constraint, check_name, implemented_forms, parse_shorthand
 from subbyte.config.fields import Values, parse_fields
 from subbyte.config.post_training import PostTrainingQuantConfig
 from subbyte.dtypes import registered_dtypes
@@ -31,6 +31,7 @@ class Rule:
         insists: on the ops that it speaks of: `all` of them, only those with the role `weighted` or `matmul`
             (patterns), `none`. One that cannot follow is an error; otherwise it is left float.
         multiplying: speaks of the precision of weighted ops and matmuls alone; others take the mode.
+        by_position: it is for the first and last ops alone: `first_last`, a recipe, or a constraint by position.
         by_width: it is a shorthand for calibration, whose data types bring the method that suits their width.
     """
 
@@ -42,12 +43,8 @@ class Rule:
     lenient: bool = False
     insists: Literal["all", "multiplying", "none"] = "all"
     multiplying: bool = False
+    by_position: bool = False
     by_width: bool = False
-
-    @property
-    def is_float(self) -> bool:
-        """Whether it requests a float type for the weight, which leaves the whole op in it."""
-        return any(value in _floats() for value in self.fields.get("weight.dtype", ()))
 
     @property
     def lowers_precision(self) -> bool:
@@ -83,10 +80,7 @@ class RuleBook:
         self._check_approach()
         self._types = self._type_rules()
         self._names = self._name_rules()
-        self._constraints = [
-            (one, self._named(one.precision, f"constraint {one.precision!r} ({one.place})", "constraint"))
-            for one in capability.constraints
-        ]
+        self._constraints = [(one, self._constraint(one)) for one in capability.constraints]
         first_last = config.first_last if first_last is None else first_last
         self._first_last = self._first_last_rules(first_last)
         self._recipes = self._recipe_rules(first_last)
@@ -149,6 +143,7 @@ class RuleBook:
             lenient=True,
             insists="none" if level in ("global", "constraint") else insists,
             multiplying=pattern and level != "name" and text not in _floats(),
+            by_position=level == "position",
         )
         self._refuse_excluded([text], source)
         if text in self._capability.sections:
@@ -161,6 +156,11 @@ class RuleBook:
             return replace(rule, fields={"weight.dtype": (text,)}, whole=False)
         learns = self._config.approach == "quant_aware"  # training learns ranges
         return replace(rule, fields=self._shorthand(text, source), by_width=not learns)
+
+    def _constraint(self, constraint: Constraint) -> Rule:
+        source = f"constraint {constraint.precision!r} ({constraint.place})"
+        rule = self._named(constraint.precision, source, "constraint")
+        return replace(rule, by_position=bool(constraint.position))
 
     def _default_modes(self) -> dict[str, Values]:
         """The modes in which a default precision may be, unless the request names another approach."""
