@@ -59,6 +59,24 @@ def test_load_warns_of_an_entry_that_nothing_implements(
     assert all(word in promise.problem for word in named)
 
 
+@pytest.mark.parametrize(
+    ("key", "op_type"),
+    [
+        ("constraints: [{where: {op: [GroupNorm]}, precision: int4}]", "GroupNorm"),
+        ("constraints: [{where: {op: [GELU, ReLU]}, precision: int4}]", "ReLU"),
+        ("fusions: [[Linear, GELU], [Linear, GroupNorm, ReLU]]", "GroupNorm"),
+        ("fusions: [[Linear, PReLU]]", "PReLU"),
+        ("fusions: [[MaxPool2d, ReLU]]", "MaxPool2d"),
+    ],
+)
+def test_load_warns_of_a_constraint_or_fusion_that_nothing_implements(tmp_path: Path, key: str, op_type: str) -> None:
+    path = chip(tmp_path, "weight_only", "Linear", WEIGHT)
+    path.write_text(f"{path.read_text()}  fp32: [GELU, GroupNorm, ReLU]\n{key}\n")
+    with pytest.warns(UnimplementedOpWarning, match=rf"chip\.yaml:9: {key.split('s:')[0]}.*{op_type}"):
+        capability = load_capability(path)
+    assert [promise.op_type for promise in broken_promises(capability)] == [op_type]
+
+
 @pytest.mark.parametrize("mode", ["static", "dynamic", "weight_only"])
 def test_built_in_capabilities_promise_nothing_that_is_missing(mode: str) -> None:
     for name in built_in_capabilities():

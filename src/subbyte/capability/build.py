@@ -82,7 +82,7 @@ def _checked(tree: Located, name: str) -> Capability:
         dtypes=dtypes,
         source=tree.place.file,
         places=_places(capabilities, sections),
-        list_places={name: capabilities.at(name) for name in floats},
+        list_places={name: capabilities.at(name) for name in floats} | {"fusions": tree.at("fusions")},
     )
 
 

@@ -1,5 +1,6 @@
 """What a capability lists and the library cannot quantize."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from subbyte.errors import listing
 from subbyte.spec import QuantMode
 
 _NO_FLOAT16 = "Subbyte does not run {} in 16 bits; remove it from the list (it stays in fp32, where that is listed)"
+# Ops with parameters that no fusion makes part of the op before them. Others are folded, or only map its values.
+_UNFUSED = re.compile(r"(?!BatchNorm[123]d).*norm(\dd)?|prelu", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -21,22 +24,26 @@ class Promise:
         op_type: as in `GroupNorm`.
         place: the file and line of the entry.
         problem: what the entry lists and what is implemented instead.
-        applies: whether the entry applies to every op of the type, so that a model that contains one is refused.
+        refused: whether a model that contains such an op is refused.
     """
 
     op_type: str
     place: Place
     problem: str
-    applies: bool = True
+    refused: bool = True
 
     def __str__(self) -> str:
         return f"{self.place}: {self.problem}"
 
 
 def broken_promises(capability: Capability) -> list[Promise]:
-    """Return the first entry of each op type that lists a mode, a tensor or a float type that nothing implements."""
+    """Return the first entry of each op type that lists something that nothing implements.
+
+    Entries are read in this order: sections, constraints, lists of float types, fusions.
+    """
     found: dict[str, Promise] = {}
-    for promise in (*_of_sections(capability), *_of_floats(capability)):
+    lists = (_of_sections, _of_constraints, _of_floats, _of_fusions)
+    for promise in (promise for list_of in lists for promise in list_of(capability)):
         found.setdefault(promise.op_type, promise)
     return list(found.values())
 
@@ -55,7 +62,26 @@ def _of_floats(capability: Capability) -> Iterator[Promise]:
         for op_type in capability.floats[name]:
             if op_type != ANY and not implemented_forms(op_type):
                 place = capability.list_places.get(name, Place(capability.source))
-                yield Promise(op_type, place, f"{name}, {op_type}: {_NO_FLOAT16.format(op_type)}", applies=False)
+                yield Promise(op_type, place, f"{name}, {op_type}: {_NO_FLOAT16.format(op_type)}", refused=False)
+
+
+def _of_constraints(capability: Capability) -> Iterator[Promise]:
+    for constraint in capability.constraints:
+        for op_type in constraint.op if constraint.precision != "fp32" else ():
+            if not implemented_forms(op_type):
+                problem = f"Subbyte cannot run {op_type} in any precision but fp32; remove it from the constraint"
+                yield Promise(
+                    op_type, constraint.place, f"constraint {constraint.precision!r}: {problem}", refused=False
+                )
+
+
+def _of_fusions(capability: Capability) -> Iterator[Promise]:
+    place = capability.list_places.get("fusions", Place(capability.source))
+    for first, *others in capability.fusions:
+        apart = [op_type for op_type in others if _UNFUSED.fullmatch(op_type)]
+        for op_type in [*([] if implemented_forms(first) else [first]), *apart]:
+            problem = f"Subbyte runs {op_type} as an op of its own; remove the fusion"
+            yield Promise(op_type, place, f"fusions, [{', '.join([first, *others])}]: {problem}", refused=False)
 
 
 def _problem(op_type: str, mode: QuantMode, entry: OpCapability) -> str:

@@ -134,7 +134,7 @@ class Capability:
         dtypes: the data types that the file itself describes.
         source: the file it was read from.
         places: by (section, mode, op type), the file and line of the entry.
-        list_places: by float type, the file and line of its list.
+        list_places: by float type, and under `fusions`, the file and line of the list.
         below: by (mode, op type, tensor), what the files that it extends name: `*` does not stand for that.
     """
 

@@ -111,7 +111,7 @@ def _coverage(capability: Capability, reference: str, data: str | None) -> Table
         batches = None if data is None else load_data(data, folder, "--data")
         ops = PyTorchAdaptor(capability).operators(model, batches)
     table = Table("op", "type", "covered", "precisions", title=f"ops of {reference}")
-    broken = {promise.op_type for promise in broken_promises(capability) if promise.applies}
+    broken = {promise.op_type for promise in broken_promises(capability) if promise.refused}
     float_only = _without_quantized_form(model)
     for op in (op for op in ops if op.name not in float_only):
         modes = capability.modes(op.type)

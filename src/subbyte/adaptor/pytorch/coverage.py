@@ -38,7 +38,7 @@ def _computes_in_float(module: nn.Module) -> bool:
 
 def check_promises(capability: Capability, graph: Graph, model: nn.Module) -> None:
     """Raise CapabilityError if the model contains an op that the capability lists and nothing implements."""
-    broken = {promise.op_type: promise for promise in broken_promises(capability) if promise.applies}
+    broken = {promise.op_type: promise for promise in broken_promises(capability) if promise.refused}
     if not broken:
         return
     contained = {op_type: name for op_type, name in _op_types(graph, model) if op_type in broken}
