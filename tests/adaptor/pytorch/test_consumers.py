@@ -45,6 +45,7 @@ def type_of_add(model: nn.Module, config: Any = "w8a8") -> str:
         lambda x: x.mean((2, 3), keepdim=True), lambda x: F.adaptive_avg_pool2d(x, 2), lambda x: x[:, :, 1:].clone(),
         lambda x: x.permute(0, 1, 3, 2), lambda x: x.mT, lambda x: F.pad(x, (1, 1)), lambda x: x.relu_(),
         lambda x: torch.cat(x.chunk(2, 1), 1), F.silu,
+        lambda x: x.float(), lambda x: x.type_as(x), lambda x: x.type(torch.float32), lambda x: x.cpu(),
     ],
 )  # fmt: skip
 def test_an_add_is_quantized_when_a_quantized_op_reads_it_through(passing: Any) -> None:

@@ -23,7 +23,8 @@ REARRANGING = (
 _SELECTING = (
     "relu relu6 hardtanh clamp clip clamp_min clamp_max max_pool1d max_pool2d max_pool3d boolean_dispatch "
     "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d amax amin pad "
-    "dropout dropout1d dropout2d dropout3d feature_dropout alpha_dropout clone detach alias to __get__"
+    "dropout dropout1d dropout2d dropout3d feature_dropout alpha_dropout clone detach alias to float "
+    "double half bfloat16 type type_as cpu cuda __get__"
 )
 _AVERAGING = (
     "mean avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
