@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from subbyte.adaptor.pytorch.attach import note_weight_sqnr, weighted_parts
+from subbyte.adaptor.pytorch.coverage import parameter_claims
 from subbyte.adaptor.pytorch.functional_mode import ScopedModule
 from subbyte.adaptor.pytorch.graph import Op
 from subbyte.adaptor.pytorch.half_module import HalfModule
@@ -34,31 +35,19 @@ Row = dict[str, Any]
 def rows_of(model: nn.Module) -> list[Row]:
     """A row for each op of a prepared or converted model, in the order they run."""
     state = state_of(model)
-    claims = _claims(state)
+    claims = parameter_claims(state.graph, state.float_parameters)
     return [_row(model, state, op, claims[op.name]) for op in state.graph if _is_shown(op)]
 
 
 def rows_beside_ops(model: nn.Module) -> list[Row]:
     """Return a row for each module whose own parameters no op holds or, as far as recorded, multiplies by."""
     state = state_of(model)
-    claimed = set[str]().union(*_claims(state).values())
+    claimed = set[str]().union(*parameter_claims(state.graph, state.float_parameters).values())
     left: dict[str, list[str]] = {}
     for name in state.float_parameters:
         if name not in claimed:
             left.setdefault(name.rpartition(".")[0], []).append(name)
     return [_row_beside_ops(model, state, module, names) for module, names in left.items()]
-
-
-def _claims(state: QuantizationState) -> dict[str, set[str]]:
-    """Assign parameters to ops, each to one: a module op has its own and its BatchNorm's, a function what it reads."""
-    holders = {holder: op.name for op in state.graph if op.kind == "module" for holder in (op.name, op.norm or op.name)}
-    readers = {name: op.name for op in state.graph if op.kind == "function" for name in op.parameters}
-    claims: dict[str, set[str]] = {op.name: set() for op in state.graph}
-    for name in state.float_parameters:
-        owner = holders.get(name.rpartition(".")[0], readers.get(name))
-        if owner is not None:
-            claims[owner].add(name)
-    return claims
 
 
 def _row_beside_ops(model: nn.Module, state: QuantizationState, name: str, parameters: Sequence[str]) -> Row:

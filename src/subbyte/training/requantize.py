@@ -74,7 +74,9 @@ def check_requantize(model: nn.Module, config: Any) -> TuneConfig:
         SubbyteError: as for `requantize`.
     """
     asked, request, first_last = _wanted(model, config)
-    return resolve(asked.capability, op_infos(state_of(model).graph, model), request, first_last)
+    state = state_of(model)
+    ops = op_infos(state.graph, model, state.float_parameters)
+    return resolve(asked.capability, ops, request, first_last)
 
 
 def _wanted(model: nn.Module, config: Any) -> tuple[Asked, Request, str | None]:

@@ -157,6 +157,23 @@ def test_unsupported_float_has_a_warning_and_a_row(tmp_path: Path) -> None:
     assert {rows[name]["activation_dtype"] for name in ("stem", "middle", "head")} == {"uint4"}
 
 
+class Scaled(Net):
+    """Multiplies by a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(3, 16, 3))
+        self.w = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.w
+
+
+def test_parameter_that_code_reads_is_refused_without_fp32(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Parameter \('w'\)"):
+        subbyte.quantize(Scaled().eval(), "default", IMAGES, capability=chip(tmp_path, NPU))
+    subbyte.quantize(Scaled().eval(), "default", IMAGES, capability=chip(tmp_path, NPU + "  fp32: [Parameter]\n"))
+
+
 class ForwardKept(nn.Conv2d):
     """Computes as its base."""
 

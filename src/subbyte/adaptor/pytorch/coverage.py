@@ -1,6 +1,6 @@
 """What of a model a capability must cover: its ops, and the modules and functions that always stay in float."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from torch import nn
 
@@ -13,11 +13,16 @@ from subbyte.errors import CapabilityError
 from subbyte.spec import OpInfo
 
 
-def op_infos(graph: Graph, model: nn.Module) -> list[OpInfo]:
+def op_infos(graph: Graph, model: nn.Module, parameters: Iterable[str]) -> list[OpInfo]:
     """Return the ops of a model as configuration sees them.
 
     Ops that are not quantizable come last: functions that multiply by a parameter, modules of torch.nn with parameters
-    but without a quantized form, and BatchNorms that are not folded.
+    but without a quantized form, BatchNorms that are not folded, and parameters that the model's own code reads.
+
+    Args:
+        graph: as recorded.
+        model: float or prepared.
+        parameters: the names of the float model's parameters.
     """
     multiplying = [op.info for op in graph if not op.quantizable and not op.fused and (op.macs or op.parameters)]
     folded = {op.norm for op in graph}
@@ -26,7 +31,34 @@ def op_infos(graph: Graph, model: nn.Module) -> list[OpInfo]:
         for name, module in model.named_modules()
         if _computes_in_float(module) and name not in folded
     ]
-    return [*(op.info for op in graph if op.quantizable), *multiplying, *modules]
+    holders = {info.name for info in modules}
+    read = [
+        OpInfo(name, "Parameter", "other", quantizable=False)
+        for name in _read_by_code(graph, parameters)
+        if name.rpartition(".")[0] not in holders
+    ]
+    return [*(op.info for op in graph if op.quantizable), *multiplying, *modules, *read]
+
+
+def parameter_claims(graph: Graph, parameters: Iterable[str]) -> dict[str, set[str]]:
+    """Assign parameters to ops, each to one: a module op has its own and its BatchNorm's, a function what it reads."""
+    holders = {holder: op.name for op in graph if op.kind == "module" for holder in (op.name, op.norm or op.name)}
+    readers = {name: op.name for op in graph if op.kind == "function" for name in op.parameters}
+    claims: dict[str, set[str]] = {op.name: set() for op in graph}
+    for name in parameters:
+        owner = holders.get(name.rpartition(".")[0], readers.get(name))
+        if owner is not None:
+            claims[owner].add(name)
+    return claims
+
+
+def _read_by_code(graph: Graph, parameters: Iterable[str]) -> list[str]:
+    """Return the parameters that belong to no op; none without a recorded forward, which shows what functions read."""
+    if not any(op.calls for op in graph):
+        return []
+    names = list(parameters)
+    claimed = set[str]().union(*parameter_claims(graph, names).values())
+    return [name for name in names if name not in claimed]
 
 
 def _computes_in_float(module: nn.Module) -> bool:

@@ -67,7 +67,7 @@ def _prepare(prepared: nn.Module, model: nn.Module, resolve: Resolver, data: Any
     if all(_stays_float(prepared, op) for op in graph):
         raise ModelError("the model has no op that can be quantized")
     resolve.check(graph, prepared)
-    found = op_infos(graph, prepared)
+    found = op_infos(graph, prepared, parameter_sizes(model))
     config = resolve(found if first is not None else [*found, *functional_types()])
     found_later: dict[str, OpConfig] = {}
     if first is None:

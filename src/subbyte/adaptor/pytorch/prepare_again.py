@@ -39,7 +39,7 @@ def prepare_again(model: nn.Module, resolve: Resolver, sample: Sample) -> None:
         raise ModelError(
             "this model was prepared without data, so the ways through it are not known; prepare it with data"
         )
-    config = resolve(op_infos(state.graph, model))
+    config = resolve(op_infos(state.graph, model, state.float_parameters))
     with torch.inference_mode(False):
         for name in state.graph.ops:
             detach(model, state, name)

@@ -92,7 +92,7 @@ class Recording:
             ConfigError: an op that was reached before should get something else: it is first or last on this path.
         """
         state = self.state
-        resolved = self.resolve(op_infos(state.graph, model))
+        resolved = self.resolve(op_infos(state.graph, model, state.float_parameters))
         changed = [key for key, given in state.config.op.items() if resolved.op.get(key, given) != given]
         for name, op_type in changed:
             op = state.graph.ops[name]
