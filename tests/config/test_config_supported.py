@@ -140,6 +140,14 @@ class TestDefault:
         assert linear is not None
         assert (conv.dtype.name, linear.dtype.name) == ("int8", "int2")
 
+    def test_default_is_the_float_type_that_the_file_names(self) -> None:
+        sections = self.SECTIONS | {"fp32": ["*"]}
+        assert all(
+            config.is_float for config in resolve(chip(sections, default="fp32"), self.OPS, "default").op.values()
+        )
+        listed = resolve(chip(self.SECTIONS | {"fp32": ["add"]}, default="fp32"), self.OPS, "default").op
+        assert not listed["fc", "Linear"].is_float  # no fp32 for it
+
     def test_default_of_the_built_in_is_what_nothing_requested_gives(self) -> None:
         ops = [CONV, ADD, OpInfo("act", "GELU", "other"), OpInfo("qk", "matmul", "matmul")]
         assert resolve(load_capability(), ops, "default").op == resolve(load_capability(), ops, {}).op

@@ -206,6 +206,11 @@ class Capability:
         return ANY in ops or op_type in ops
 
     def first_listed(self, op_type: str, mode: QuantMode) -> str | None:
-        """The default section if it lists the op type in this mode, else the first section that does."""
+        """The default section if it lists the op type in this mode, else the first section that does.
+
+        None if no section does, or if the default is a float type that lists the op type.
+        """
+        if self.allows_float(op_type, self.default):
+            return None
         listed = self.entries(op_type, mode)
         return self.default if self.default in listed else next(iter(listed), None)

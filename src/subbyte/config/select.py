@@ -67,6 +67,8 @@ def default_section(table: Table) -> tuple[str | None, str]:
     if section in table.excluded:
         return None, f"excluded_precisions (default section {section!r})"
     entry = capability.op(section, table.mode, table.op.type) if section in capability.sections else None
+    if section in capability.floats:
+        return None, f"capability {capability.name}: default {section!r}"
     if entry is None:
         return None, f"capability {capability.name}: default {section!r} has no {table.mode} {table.op.type}"
     for tensor in TENSORS:
