@@ -128,8 +128,8 @@ def _save_pretrained(module: Any, *args: Any, **kwargs: Any) -> Any:
         raise CheckpointError(
             f"save_pretrained of this {name} would write a folder without its quantization: from_pretrained "
             "would take random weights for packed ones, and float activations; write the whole model with "
-            "subbyte.save(model, FILE) and read it with subbyte.load(FILE, float_model), or write a weight-only model in "
-            "a format of other projects with subbyte.export_checkpoint(model, FOLDER, format=...)"
+            "subbyte.save(model, FILE) and read it with subbyte.load(FILE, float_model), or write a weight-only model "
+            "in a format of other projects with subbyte.export_checkpoint(model, FOLDER, format=...)"
         )
     return module.float_class.save_pretrained(module, *args, **kwargs)
 
