@@ -70,6 +70,18 @@ def test_a_norm_factor_of_zero_comes_back(tmp_path: Path) -> None:
     assert torch.equal(subbyte.load(tmp_path / "model.safetensors", model)(IMAGES), quantized(IMAGES))
 
 
+def test_load_refuses_a_scale_of_nan_of_an_input_that_was_measured(tmp_path: Path) -> None:
+    model, path = randomized(nn.Sequential(nn.Linear(6, 6))), tmp_path / "model.safetensors"
+    subbyte.save(subbyte.quantize(model, "w4a8", X), path)
+    tensors, header = safe_file.read(path)
+    (scale,) = [name for name in tensors if "quantizers" in name and name.endswith("scale")]
+    tensors[scale].fill_(float("nan"))
+    header["tensors"][scale]["finite"] = False
+    safe_file.write(path, tensors, header)
+    with pytest.raises(CheckpointError, match="input of op '0': no scale is finite, although activation_sqnr"):
+        subbyte.load(path, model)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

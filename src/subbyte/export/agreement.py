@@ -118,6 +118,13 @@ def check_quantizers(state: QuantizationState) -> None:
         problem = _quantizer_problem(quantizer)
         if problem:
             raise CheckpointError(f"input of op {quoted(quantizer.name)}: {problem}")
+    for op in state.activation_sqnr.keys() & state.input_keys.keys():
+        used = [state.quantizers[key] for key in state.input_keys[op]]
+        if all(isinstance(each, ActivationQuantizer) and _is_unused(each) for each in used):
+            raise CheckpointError(
+                f"input of op {quoted(op)}: no scale is finite, although activation_sqnr says that batches came here; "
+                "quantize and save the model again"
+            )
 
 
 def load_tensors(model: nn.Module, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], *, strict: bool) -> None:
@@ -189,10 +196,15 @@ def _quantizer_problem(quantizer: InputQuantizer) -> str:
         return f"zero_point has shape {tuple(zero_point.shape)}, and its scale {tuple(scale.shape)}"
     if not isinstance(quantizer, ActivationQuantizer):
         return "" if scale.ndim == 0 else f"a range found at run time keeps no scale of shape {tuple(scale.shape)}"
-    if bool(scale.isnan().all()):  # no batch came here, which the header said too
+    if _is_unused(quantizer):  # the header said so too
         return _shape_problem(scale, spec)
     stated = zero_point if spec.dtype.kind == "integer" else None
     return _shape_problem(scale, spec) or params_problem(QuantParams(scale, stated), spec)
+
+
+def _is_unused(quantizer: ActivationQuantizer) -> bool:
+    """Return whether no batch came to a quantizer, so that it has no scale."""
+    return bool(quantizer.scale.isnan().all())
 
 
 def _shape_problem(scale: Tensor, spec: TensorSpec) -> str:
