@@ -252,7 +252,7 @@ def test_an_unknown_format(tmp_path: Path) -> None:
 
 def test_nothing_is_overwritten(tmp_path: Path, folder: Path) -> None:
     before = (folder / "model.safetensors").read_bytes()
-    with pytest.raises(CheckpointError, match="exists already; name a new folder"):
+    with pytest.raises(CheckpointError, match="exists already, and is no empty folder; name a new or an empty one"):
         subbyte.export_checkpoint(quantized(), folder, format="gptq")
     assert (folder / "model.safetensors").read_bytes() == before
     (tmp_path / "empty").mkdir()

@@ -30,7 +30,7 @@ def export_checkpoint(model: nn.Module, path: str | Path, *, format: str) -> Non
 
     Args:
         model: converted, its activations not quantized.
-        path: a new folder; of `gguf` a file.
+        path: a new or an empty folder; of `gguf` a file.
         format: `compressed-tensors`, `gptq` (zero points less 1), `gptq_v2`, or `gguf` (Llama; Q4_0 and Q8_0).
 
     Raises:

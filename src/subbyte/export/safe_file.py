@@ -93,7 +93,7 @@ def _checked(path: str | Path) -> Path:
     if not stat.S_ISREG(mode):
         kinds = {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
         kind = kinds.get(stat.S_IFMT(mode), "a special file")
-        raise CheckpointError(f"{path} is {kind}; a checkpoint is a regular file: name one, new or existing")
+        raise CheckpointError(f"{path} is {kind}; a checkpoint is a regular file; name one")
     return path
 
 

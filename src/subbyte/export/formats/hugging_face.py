@@ -70,7 +70,7 @@ def write_folder(path: str | Path, folder: Folder) -> None:
     target = Path(path)
     try:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise CheckpointError(f"{path} exists already; name a new folder")
+            raise CheckpointError(f"{path} exists already, and is no empty folder; name a new or an empty one")
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {reason(error)}") from error
     with replacing(target, folder=True) as partial:
