@@ -21,8 +21,9 @@ class SubbyteError(Exception):
     Messages quote files of others: control characters are escaped, and the middle of a very long message is left out.
     """
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*(shortened(printable(each)) if isinstance(each, str) else each for each in args))
+    # Not done in __init__: torch.compile follows a call that raises only if the exception has no __init__ of its own.
+    def __str__(self) -> str:
+        return shortened(printable(super().__str__()))
 
 
 class DataTypeError(SubbyteError):

@@ -121,7 +121,8 @@ class PyTorchTunableModel(TunableModel):
             module.put_back()
             module.put_back_hooks()
         for parameter, (requires_grad, grad) in self._float_gradients.items():
-            parameter.requires_grad_(requires_grad)
+            if parameter.requires_grad != requires_grad:
+                parameter.requires_grad_(requires_grad)
             parameter.grad = grad
         tensors = self.model.state_dict(keep_vars=True)
         for name, original, own, _ in self._floats:
