@@ -48,7 +48,7 @@ class Rule:
 
     @property
     def lowers_precision(self) -> bool:
-        """Whether it requests a data type other than fp32 for some tensor."""
+        """Return whether the rule requests a data type other than fp32 for some tensor."""
         types = [values for name, values in self.fields.items() if name.endswith(".dtype")]
         return self.section not in (None, DEFAULT) or any("fp32" not in values for values in types)
 

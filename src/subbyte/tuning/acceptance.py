@@ -1,4 +1,4 @@
-"""Which losses are accepted: by a test on held-out samples, or an estimate from trials with similar deviations."""
+"""Acceptance of losses: by a test on held-out samples, or an estimate from trials with similar deviations."""
 
 import warnings
 from abc import ABC, abstractmethod

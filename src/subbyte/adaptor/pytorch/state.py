@@ -52,7 +52,7 @@ class QuantizationState(nn.Module):
 
     @property
     def converted(self) -> bool:
-        """Whether the model is converted."""
+        """Return whether the model is converted."""
         return self.run.converted
 
     def input_quantizer(self, op: str, read: Read, config: OpConfig) -> InputQuantizer:

@@ -135,7 +135,7 @@ def _save_pretrained(module: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _is_quantized(module: Swapped) -> bool:
-    """Whether a module is converted and has a packed weight, or reads quantized values."""
+    """Return whether a module has a packed weight, or is converted and reads quantized values."""
     return module.is_packed or any(quantizer.run.converted for quantizer in module.own_quantizers())
 
 

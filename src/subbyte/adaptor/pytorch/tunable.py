@@ -272,7 +272,7 @@ def _shown(output: Any) -> list[Tensor]:
 
 
 def _layers(model: nn.Module) -> list[tuple[str, int, type]]:
-    """Which modules there are, of which class, and where."""
+    """Return the name, identity and class of each module."""
     return [(name, id(module), type(module)) for name, module in model.named_modules()]
 
 

@@ -41,7 +41,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ModuleState:
-    """What one module held before: buffers and plain attributes, and its hooks.
+    """Buffers, plain attributes and hooks that one module had at some time.
 
     Args:
         module: of which this is the state.
@@ -83,6 +83,7 @@ class ModuleState:
         own.update(self.attributes)
 
     def put_back_hooks(self) -> None:
+        """Remove hooks that were added since, and add those that were removed."""
         for name in _HOOKS:
             hooks = vars(self.module)[name]
             hooks.clear()
